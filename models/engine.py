@@ -1,0 +1,42 @@
+"""Connections to Postgres, set up one way for everybody.
+
+`make_engine` is the only place that creates an engine; `transaction` is the only way the machine's
+functions are run: commit or nothing. Neither ever publishes; `Effects` are the caller's to publish
+once `transaction` has ended.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.orm import Session
+
+from rejoinder.core.limits import IDLE_IN_TRANSACTION_MS, LOCK_TIMEOUT_MS
+
+
+def _json(value: object) -> str:
+    # ASCII: NUL bytes and lone surrogates travel as escapes, which `json` columns keep as they are.
+    return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+def make_engine(url: str, **options: Any) -> Engine:  # noqa: ANN401  # SQLAlchemy's own options
+    """Create an engine for this database; connections are made when first needed."""
+    limits = (
+        f"-c lock_timeout={LOCK_TIMEOUT_MS}"
+        f" -c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}"
+    )
+    defaults: dict[str, Any] = {
+        "json_serializer": _json,
+        "pool_pre_ping": True,
+        "connect_args": {"application_name": "rejoinder", "options": limits},
+    }
+    return create_engine(url, **defaults | options)
+
+
+@contextmanager
+def transaction(engine: Engine) -> Iterator[Session]:
+    """One transaction: committed at the end, rolled back if anything is raised."""
+    with Session(engine, expire_on_commit=False, autoflush=False) as session, session.begin():
+        yield session

@@ -1,0 +1,65 @@
+"""The state machine: the only writer of status, versions and history.
+
+One function per transition of the table in `rejoinder/core/state.py`, sorted by who asks for it.
+Each runs in the caller's transaction (`models.engine.transaction`), locks one chat, and returns
+`Effects` for the caller to publish after the commit. `claim` is in `models/claims.py`.
+"""
+
+from models.machine.by_app import (
+    NewChat,
+    create,
+    delete_queued,
+    edit,
+    interrupt,
+    promote_queued,
+    request_compaction,
+    retry,
+    send,
+    submit_results,
+)
+from models.machine.by_sweeper import expire, recover, wake
+from models.machine.by_worker import (
+    commit,
+    fail,
+    finish_interrupt,
+    finish_turn,
+    record,
+    release,
+    require_action,
+    retry_later,
+    sleep,
+    start_tools,
+    store_compaction,
+)
+from models.machine.reconcile import reconcile
+from models.machine.trees import archive, unarchive
+
+__all__ = [
+    "NewChat",
+    "archive",
+    "commit",
+    "create",
+    "delete_queued",
+    "edit",
+    "expire",
+    "fail",
+    "finish_interrupt",
+    "finish_turn",
+    "interrupt",
+    "promote_queued",
+    "reconcile",
+    "record",
+    "recover",
+    "release",
+    "request_compaction",
+    "require_action",
+    "retry",
+    "retry_later",
+    "send",
+    "sleep",
+    "start_tools",
+    "store_compaction",
+    "submit_results",
+    "unarchive",
+    "wake",
+]

@@ -1,0 +1,308 @@
+"""The transitions that apps ask for: create, send, edit, stop, queue, answer, compact, retry.
+
+Each locks the chat, checks the table, writes, and returns `Effects`; a refusal is a `Rejected` that
+says what to do, and the caller's transaction is rolled back. Archiving is in `trees.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+from uuid_utils.compat import uuid7
+
+from models.machine import calls, history, keys
+from models.machine.change import Change, begin
+from models.tables import Chat, Message, QueuedMessage, Turn
+from models.types import plain
+from rejoinder.core import parts
+from rejoinder.core.effects import Cause, Effects, Event, EventKind
+from rejoinder.core.errors import Rejected
+from rejoinder.core.messages import (
+    CallKind,
+    NewMessage,
+    Role,
+    TurnKind,
+    TurnState,
+    Visibility,
+    WhenBusy,
+)
+from rejoinder.core.parts import Json, Part, ToolResult
+from rejoinder.core.state import AT_REST, Status, Transition
+
+_SEND = {
+    WhenBusy.QUEUE: Transition.SEND,
+    WhenBusy.INTERRUPT: Transition.SEND_INTERRUPT,
+    WhenBusy.REJECT: Transition.SEND_REJECT,
+}
+
+
+@dataclass(frozen=True)
+class NewChat:
+    """What a chat begins with."""
+
+    owner: str
+    content: Sequence[Part]
+    system: Sequence[Part] = ()
+    model: str = ""
+    options: Mapping[str, Json] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    parent_id: UUID | None = None
+    key: str | None = None
+
+
+def create(tx: Session, new: NewChat) -> Effects:
+    """create: – → pending, with the first message in history and its turn open."""
+    content = parts.user_content(new.content)
+    if not plain("The owner", new.owner):
+        msg = "The owner is empty"
+        raise Rejected(msg, "say whose chat this is")
+    for name, value in new.labels.items():
+        plain(f"The label {name!r}", name + value)
+    chat_id, turn_id = uuid7(), uuid7()
+    if new.key is not None:
+        request: Json = {
+            "create": parts.dump(content),
+            "system": parts.dump(new.system),
+            "model": new.model,
+            "options": dict(new.options),
+            "labels": dict(new.labels),
+            "parent": str(new.parent_id),
+        }
+        again = keys.take(tx, new.owner, new.key, request, chat_id=chat_id, turn_id=turn_id)
+        if again is not None:
+            return _as_before(tx, again.chat_id, again.turn_id)
+    chat = Chat(
+        id=chat_id,
+        owner=new.owner,
+        parent_id=new.parent_id,
+        root_id=_root_for_child(tx, new) or chat_id,
+        labels=dict(new.labels),
+        model=plain("The model", new.model),
+        options=dict(new.options),
+        status=Status.PENDING,
+        turn_id=turn_id,
+        queue_length=0,
+        snapshot_version=1,
+        history_version=1,
+        queue_version=1,
+    )
+    change = Change(tx, chat, tx.scalars(select(func.clock_timestamp())).one(), Transition.CREATE)
+    change.to(Status.PENDING)
+    tx.add(chat)
+    tx.flush()
+    if new.system:
+        system = NewMessage(Role.SYSTEM, tuple(new.system), Visibility.MODEL)
+        history.append(change, system, turn_id)
+    history.say(change, NewMessage(Role.USER, content, model=new.model or None), turn_id)
+    return change.effects()
+
+
+def send(  # noqa: PLR0913  # the message, and how to say it
+    tx: Session,
+    chat_id: UUID,
+    content: Sequence[Part],
+    *,
+    when_busy: WhenBusy = WhenBusy.QUEUE,
+    model: str | None = None,
+    key: str | None = None,
+) -> Effects:
+    """send: at rest → pending; busy → queued, interrupted, or refused, as the caller chose."""
+    content = parts.user_content(content)
+    turn_id = uuid7()
+    if key is not None:
+        owner = _owner(tx, chat_id)
+        request: Json = {
+            "send": parts.dump(content),
+            "chat": str(chat_id),
+            "when_busy": when_busy,
+            "model": model,
+        }
+        again = keys.take(tx, owner, key, request, chat_id=chat_id, turn_id=turn_id)
+        if again is not None:
+            return _as_before(tx, again.chat_id, again.turn_id)
+    change = begin(tx, chat_id, _SEND[when_busy])
+    message = NewMessage(Role.USER, content, model=model and plain("The model", model))
+    queued_id = None
+    if change.before in AT_REST:
+        open_calls = calls.unsettled(change)
+        calls.close(change, open_calls, calls.SUPERSEDED)
+        calls.settle(change, open_calls)
+        if change.chat.queue_length:
+            queued_id, turn_id = history.enqueue(change, message, turn_id)
+            history.promote_head(change)
+        else:
+            history.say(change, message, turn_id)
+        change.to(Status.PENDING)
+    else:
+        queued_id, turn_id = history.enqueue(change, message, turn_id)
+        if when_busy is WhenBusy.INTERRUPT:
+            _stop(change, calls.SUPERSEDED)
+    return change.effects(turn_id=turn_id, queued_id=queued_id)
+
+
+def edit(
+    tx: Session, chat_id: UUID, message_id: int, content: Sequence[Part], model: str | None = None
+) -> Effects:
+    """edit: any → pending; the message is replaced, what came after it is gone, so is the queue."""
+    content = parts.user_content(content)
+    change = begin(tx, chat_id, Transition.EDIT)
+    edited = tx.get(Message, message_id)
+    if edited is None or edited.chat_id != chat_id or edited.deleted:
+        msg = f"Message {message_id} is not in the history of this chat"
+        raise Rejected(msg, "it may have been edited away; read the messages again")
+    if edited.role is not Role.USER or edited.compressed:
+        msg = f"Message {message_id} was not written by the user"
+        raise Rejected(msg, "only the user's own messages can be edited")
+    change.tell_owner(Cause.LEASE_LOST)
+    calls.forget(change, calls.unsettled(change), calls.SUPERSEDED)
+    tx.execute(
+        update(Message)
+        .where(
+            Message.chat_id == chat_id, Message.id >= message_id, Message.deleted.is_(False)
+        )
+        .values(deleted=True, revision=change.version)
+        .execution_options(synchronize_session=False)
+    )
+    change.events.append(Event(EventKind.HISTORY_RESET, {"from": message_id}))
+    history.clear_queue(change)
+    history.end_turn(change, TurnState.CANCELLED)
+    model = (model and plain("The model", model)) or edited.model
+    history.say(change, NewMessage(Role.USER, content, model=model))
+    change.to(Status.PENDING)
+    return change.effects()
+
+
+def interrupt(tx: Session, chat_id: UUID) -> Effects:
+    """interrupt: running → interrupting; without an owner → waiting, or the queue's head begins."""
+    change = begin(tx, chat_id, Transition.INTERRUPT)
+    if change.unchanged:
+        return change.nothing()
+    _stop(change, calls.INTERRUPTED)
+    return change.effects()
+
+
+def promote_queued(tx: Session, chat_id: UUID, queued_id: int) -> Effects:
+    """promote_queued: into history at once, or to the front and stop what runs."""
+    change = begin(tx, chat_id, Transition.PROMOTE_QUEUED)
+    message = history.queued(change, queued_id)
+    history.move_to_front(change, message)
+    if change.before is Status.ERROR:
+        open_calls = calls.unsettled(change)
+        calls.close(change, open_calls, calls.SUPERSEDED)
+        calls.settle(change, open_calls)
+        history.rest_or_next(change)
+    else:
+        _stop(change, calls.SUPERSEDED)
+    return change.effects(turn_id=message.turn_id)
+
+
+def delete_queued(tx: Session, chat_id: UUID, queued_id: int) -> Effects:
+    """delete_queued: the message leaves the queue; its turn is cancelled."""
+    change = begin(tx, chat_id, Transition.DELETE_QUEUED)
+    history.remove_queued(change, history.queued(change, queued_id))
+    return change.effects()
+
+
+def submit_results(tx: Session, chat_id: UUID, results: Sequence[ToolResult]) -> Effects:
+    """submit_results: requires_action → pending; the results must cover the open client calls."""
+    change = begin(tx, chat_id, Transition.SUBMIT_RESULTS)
+    open_calls = calls.unsettled(change)
+    wanted = {call.call_id for call in calls.unanswered(open_calls, CallKind.CLIENT)}
+    given = [result.call_id for result in results]
+    wrong = [
+        f"{what} {', '.join(map(repr, sorted(ids)))}"
+        for what, ids in (
+            ("twice", {call_id for call_id in given if given.count(call_id) > 1}),
+            ("unexpected", set(given) - wanted),
+            ("missing", wanted - set(given)),
+        )
+        if ids
+    ]
+    if wrong:
+        msg = f"The results do not fit the open tool calls: {'; '.join(wrong)}"
+        raise Rejected(msg, "give one result for each open call, and no others")
+    calls.answer(change, open_calls, results)
+    calls.settle(change, open_calls)
+    change.to(Status.PENDING)
+    return change.effects()
+
+
+def request_compaction(tx: Session, chat_id: UUID) -> Effects:
+    """request_compaction: waiting, error → pending, for a turn that only compacts."""
+    change = begin(tx, chat_id, Transition.REQUEST_COMPACTION)
+    open_calls = calls.unsettled(change)
+    calls.close(change, open_calls, calls.SUPERSEDED)
+    calls.settle(change, open_calls)
+    history.open_turn(change, TurnKind.COMPACTION)
+    change.to(Status.PENDING)
+    return change.effects()
+
+
+def retry(tx: Session, chat_id: UUID) -> Effects:
+    """retry: waiting, error → pending, over the same history; open calls are taken up again."""
+    change = begin(tx, chat_id, Transition.RETRY)
+    history.open_turn(change, TurnKind.RETRY)
+    change.to(Status.PENDING)
+    return change.effects()
+
+
+def _stop(change: Change, reason: str) -> None:
+    """Stop a busy chat: ask the owner to, or, where there is none, do it now."""
+    if change.before is Status.INTERRUPTING:
+        return
+    if change.before is Status.RUNNING:
+        change.to(Status.INTERRUPTING)
+        change.tell_owner(Cause.INTERRUPT)
+        return
+    open_calls = calls.unsettled(change)
+    calls.close(change, open_calls, reason)
+    calls.settle(change, open_calls)
+    history.end_turn(change, TurnState.INTERRUPTED, answer=history.last_answer(change))
+    history.rest_or_next(change)
+
+
+def _root_for_child(tx: Session, new: NewChat) -> UUID | None:
+    """The root of a child's tree. Locks the root, so that a tree cannot be archived meanwhile."""
+    if new.parent_id is None:
+        return None
+    parent = tx.get(Chat, new.parent_id)
+    root = parent and tx.get(Chat, parent.root_id, with_for_update={"key_share": True})
+    if parent is None or root is None or parent.owner != new.owner:
+        msg = f"There is no chat {new.parent_id} of this owner"
+        raise Rejected(msg, "give the id of an existing chat as the parent")
+    if root.archived:
+        msg = "The parent chat is archived"
+        raise Rejected(msg, "unarchive it first")
+    return root.id
+
+
+def _owner(tx: Session, chat_id: UUID) -> str:
+    owner = tx.scalars(select(Chat.owner).where(Chat.id == chat_id)).one_or_none()
+    if owner is None:
+        msg = f"There is no chat {chat_id}"
+        raise Rejected(msg, "check its id")
+    return owner
+
+
+def _as_before(tx: Session, chat_id: UUID, turn_id: UUID) -> Effects:
+    """What a repeated request gets: the first one's ids, and nothing to publish."""
+    chat = tx.get_one(Chat, chat_id)
+    turn = tx.get_one(Turn, turn_id)
+    queued_id = tx.scalars(
+        select(QueuedMessage.id).where(
+            QueuedMessage.chat_id == chat_id, QueuedMessage.turn_id == turn_id
+        )
+    ).one_or_none()
+    return Effects(
+        chat_id=chat_id,
+        status=chat.status,
+        snapshot_version=chat.snapshot_version,
+        history_version=chat.history_version,
+        queue_version=chat.queue_version,
+        changed=False,
+        turn_id=turn_id,
+        message_ids=(turn.message_id,) if turn.message_id else (),
+        queued_id=queued_id,
+    )

@@ -1,0 +1,90 @@
+"""The transitions of those who watch: the sweeper, a dead worker's parent, callbacks, operators.
+
+They act for somebody who cannot: an owner that died, a deadline nobody met, a child or another
+app's task that has finished. Finding the chats is `models/claims.py`.
+"""
+
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+
+from models.machine import calls, history
+from models.machine.by_worker import finish_stopped
+from models.machine.change import begin
+from rejoinder.core.effects import Effects
+from rejoinder.core.errors import Stale
+from rejoinder.core.limits import MAX_CRASHES
+from rejoinder.core.messages import CallKind, Failure, NewMessage, TurnState
+from rejoinder.core.parts import ToolResult
+from rejoinder.core.state import Status, Transition
+
+WORKER_LOST = Failure(
+    kind="worker_lost",
+    message=f"The worker died {MAX_CRASHES} times in a row while working on this chat.",
+    detail="Something in this chat may be killing its workers (memory, a native crash in a tool).",
+    retryable=True,
+)
+
+
+def recover(
+    tx: Session, chat_id: UUID, lease_id: UUID, *, partial: NewMessage | None = None
+) -> Effects:
+    """recover: the owner of this lease is dead; the chat is runnable again, or given up."""
+    change = begin(tx, chat_id, Transition.RECOVER)
+    chat = change.chat
+    if chat.lease_id != lease_id:
+        msg = f"Chat {chat_id} has another owner by now"
+        raise Stale(msg, "leave, and write nothing")
+    if change.before is Status.INTERRUPTING:
+        finish_stopped(change, partial)
+        return change.effects()
+    open_calls = calls.unsettled(change)
+    calls.drop_started(change, open_calls)
+    calls.settle(change, open_calls)
+    chat.crashes += 1
+    if chat.crashes >= MAX_CRASHES:
+        history.end_turn(change, TurnState.FAILED, failure=WORKER_LOST)
+        change.to(Status.ERROR, failure=WORKER_LOST)
+    else:
+        change.to(Status.PENDING)
+    return change.effects()
+
+
+def expire(tx: Session, chat_id: UUID) -> Effects:
+    """expire: parked past its deadline → pending; the model learns that nobody answered."""
+    change = begin(tx, chat_id, Transition.EXPIRE)
+    if change.chat.deadline is None or change.chat.deadline > change.now:
+        msg = f"The deadline of chat {chat_id} has not passed"
+        raise Stale(msg, "leave, and write nothing")
+    open_calls = calls.unsettled(change)
+    calls.close(change, open_calls, calls.TIMED_OUT)
+    calls.settle(change, open_calls)
+    change.to(Status.PENDING)
+    return change.effects()
+
+
+def wake(tx: Session, chat_id: UUID, result: ToolResult | None = None) -> Effects:
+    """wake: sleeping → pending; with a result, once no other outside call is open.
+
+    A wake-up that comes while the chat still runs is kept for its `sleep`; a repeated one, or one
+    that nobody waits for any more, changes nothing.
+    """
+    change = begin(tx, chat_id, Transition.WAKE)
+    if change.unchanged:
+        return change.nothing()
+    open_calls = calls.unsettled(change)
+    waiting = {call.call_id for call in calls.unanswered(open_calls, CallKind.EXTERNAL)}
+    if result is not None:
+        if result.call_id not in waiting:
+            return change.nothing()
+        calls.answer(change, open_calls, [result])
+    if change.before is Status.RUNNING:
+        change.chat.woken = True
+        return change.effects()
+    if result is None and change.before is not Status.SLEEPING:
+        return change.nothing()
+    calls.settle(change, open_calls)
+    if change.before is Status.SLEEPING and (result is None or waiting == {result.call_id}):
+        change.to(Status.PENDING)
+    return change.effects()
+

@@ -1,0 +1,250 @@
+"""The transitions of the worker that owns a chat. All of them are fenced.
+
+A worker whose lease is gone, or whose chat was edited, gets `Stale`: it leaves and has changed
+nothing. One whose chat is to be stopped gets `StopRequested`: it calls `finish_interrupt`. Claiming
+is in `models/claims.py`, as one statement.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from sqlalchemy.orm import Session
+
+from models.machine import calls, history
+from models.machine.change import Change, after, begin
+from models.tables import Turn
+from rejoinder.core import parts
+from rejoinder.core.effects import Effects, Event, EventKind, Fence
+from rejoinder.core.errors import Rejected
+from rejoinder.core.messages import (
+    CallKind,
+    CallPlan,
+    Compaction,
+    Failure,
+    NewMessage,
+    TurnKind,
+    TurnState,
+)
+from rejoinder.core.parts import Json, ToolResult
+from rejoinder.core.state import Status, Transition
+
+
+def record(
+    tx: Session,
+    fence: Fence,
+    message: NewMessage,
+    *,
+    plans: Mapping[str, CallPlan] | None = None,
+    start: Iterable[str] = (),
+) -> Effects:
+    """record: running → running; the assistant's message stands before any of its tools runs.
+
+    `start` names the calls that this worker runs next: a crash from here on means that they may
+    have taken effect.
+    """
+    change = begin(tx, fence.chat_id, Transition.RECORD, fence=fence)
+    _record(change, message, plans or {}, start)
+    return change.effects()
+
+
+def start_tools(tx: Session, fence: Fence, call_ids: Iterable[str]) -> Effects:
+    """start_tools: running → running; calls left over from another worker are about to run."""
+    change = begin(tx, fence.chat_id, Transition.START_TOOLS, fence=fence)
+    calls.start(change, calls.unsettled(change), call_ids)
+    return change.effects()
+
+
+def commit(
+    tx: Session,
+    fence: Fence,
+    *,
+    message: NewMessage | None = None,
+    results: Iterable[ToolResult] = (),
+) -> Effects:
+    """commit: running → pending; the step is done and there is more to do."""
+    change = begin(tx, fence.chat_id, Transition.COMMIT, fence=fence)
+    _answer(change, results)
+    if message is not None:
+        _record(change, message, {}, ())
+    change.chat.crashes = 0
+    change.to(Status.PENDING)
+    return change.effects()
+
+
+def store_compaction(tx: Session, fence: Fence, compaction: Compaction) -> Effects:
+    """store_compaction: running → pending, or, if only that was asked for, the turn is over."""
+    change = begin(tx, fence.chat_id, Transition.STORE_COMPACTION, fence=fence)
+    _refuse_open_calls(change, "History cannot be compacted")
+    history.append(change, compaction.summary)
+    history.append(change, compaction.marker)
+    change.chat.crashes = 0
+    turn = tx.get_one(Turn, change.chat.turn_id)
+    if turn.kind is TurnKind.COMPACTION:
+        history.end_turn(change, TurnState.FINISHED)
+        history.rest_or_next(change)
+    else:
+        change.to(Status.PENDING)
+    return change.effects()
+
+
+def finish_turn(tx: Session, fence: Fence, *, message: NewMessage | None = None) -> Effects:
+    """finish_turn: running → waiting, or pending with the queue's head promoted."""
+    change = begin(tx, fence.chat_id, Transition.FINISH_TURN, fence=fence)
+    _refuse_open_calls(change, "The turn cannot end", message)
+    if message is not None:
+        answer_id = history.generated(change, message)
+        answer: tuple[int, str] | None = (answer_id, parts.text_of(message.parts))
+    else:
+        answer = history.last_answer(change)
+    change.chat.crashes = 0
+    history.end_turn(change, TurnState.FINISHED, answer=answer)
+    history.rest_or_next(change)
+    return change.effects()
+
+
+def retry_later(
+    tx: Session,
+    fence: Fence,
+    *,
+    delay_seconds: float,
+    retry_state: Mapping[str, Json],
+    results: Iterable[ToolResult] = (),
+) -> Effects:
+    """retry_later: running → pending, not before the delay has passed; attempt + 1."""
+    change = begin(tx, fence.chat_id, Transition.RETRY_LATER, fence=fence)
+    _hand_back(change, results)
+    change.chat.attempt += 1
+    change.chat.retry_state = dict(retry_state)
+    run_after = after(change.now, delay_seconds)
+    change.to(Status.PENDING, run_after=run_after)
+    change.events.append(
+        Event(
+            EventKind.RETRY,
+            {**retry_state, "attempt": change.chat.attempt, "run_after": run_after.isoformat()},
+        )
+    )
+    return change.effects()
+
+
+def require_action(
+    tx: Session, fence: Fence, *, deadline_seconds: float, results: Iterable[ToolResult] = ()
+) -> Effects:
+    """require_action: running → requires_action; `results` are those of the other calls."""
+    change = begin(tx, fence.chat_id, Transition.REQUIRE_ACTION, fence=fence)
+    open_calls = _answer(change, results)
+    wanted = calls.unanswered(open_calls, CallKind.CLIENT)
+    if not wanted:
+        msg = "No client-side tool call is open"
+        raise Rejected(msg, "commit, instead of parking the chat for nothing")
+    change.chat.crashes = 0
+    change.to(Status.REQUIRES_ACTION, deadline=after(change.now, deadline_seconds))
+    asked: list[Json] = [
+        {"call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+        for call in wanted
+    ]
+    change.events.append(Event(EventKind.ACTION_REQUIRED, {"calls": asked}))
+    return change.effects()
+
+
+def sleep(
+    tx: Session, fence: Fence, *, deadline_seconds: float, results: Iterable[ToolResult] = ()
+) -> Effects:
+    """sleep: running → sleeping; pending at once if what it would wait for has come already."""
+    change = begin(tx, fence.chat_id, Transition.SLEEP, fence=fence)
+    woken = change.chat.woken
+    open_calls = _answer(change, results)
+    change.chat.crashes = 0
+    if woken or not calls.unanswered(open_calls, CallKind.EXTERNAL):
+        change.to(Status.PENDING)
+    else:
+        change.to(Status.SLEEPING, deadline=after(change.now, deadline_seconds))
+    return change.effects()
+
+
+def fail(
+    tx: Session, fence: Fence, failure: Failure, *, message: NewMessage | None = None
+) -> Effects:
+    """fail: running → error; the queue stays, open calls stay open for a retry."""
+    change = begin(tx, fence.chat_id, Transition.FAIL, fence=fence)
+    if message is not None:
+        _record(change, message, {}, ())
+    _hand_back(change)
+    history.end_turn(change, TurnState.FAILED, failure=failure)
+    change.to(Status.ERROR, failure=failure)
+    return change.effects()
+
+
+def release(
+    tx: Session,
+    fence: Fence,
+    *,
+    results: Iterable[ToolResult] = (),
+    partial: NewMessage | None = None,
+) -> Effects:
+    """release: running → pending, nothing counted; interrupting → as finish_interrupt."""
+    change = begin(tx, fence.chat_id, Transition.RELEASE, fence=fence)
+    if change.before is Status.INTERRUPTING:
+        finish_stopped(change, partial, results)
+    else:
+        _hand_back(change, results)
+        change.to(Status.PENDING)
+    return change.effects()
+
+
+def finish_interrupt(
+    tx: Session,
+    fence: Fence,
+    *,
+    partial: NewMessage | None = None,
+    results: Iterable[ToolResult] = (),
+) -> Effects:
+    """finish_interrupt: interrupting → waiting, or pending with the head promoted."""
+    change = begin(tx, fence.chat_id, Transition.FINISH_INTERRUPT, fence=fence)
+    finish_stopped(change, partial, results)
+    return change.effects()
+
+
+def finish_stopped(
+    change: Change, partial: NewMessage | None, results: Iterable[ToolResult] = ()
+) -> None:
+    """Save what was produced, answer what was asked, and give way to the next message."""
+    calls.answer(change, calls.unsettled(change), results)
+    if partial is not None and partial.parts:
+        _record(change, partial, {}, ())
+    open_calls = calls.unsettled(change)
+    calls.close(change, open_calls, calls.INTERRUPTED)
+    calls.settle(change, open_calls)
+    history.end_turn(change, TurnState.INTERRUPTED, answer=history.last_answer(change))
+    history.rest_or_next(change)
+
+
+def _record(
+    change: Change, message: NewMessage, plans: Mapping[str, CallPlan], start: Iterable[str]
+) -> None:
+    requested = parts.open_calls(message.parts)
+    if requested and calls.unsettled(change):
+        msg = "The assistant cannot ask for tools while earlier calls are open"
+        raise Rejected(msg, "answer those first")
+    message_id = history.generated(change, message)
+    calls.record_calls(change, message_id, requested, plans, start)
+
+
+def _refuse_open_calls(change: Change, what: str, message: NewMessage | None = None) -> None:
+    if calls.unsettled(change) or (message and parts.open_calls(message.parts)):
+        msg = f"{what} while tool calls are open"
+        raise Rejected(msg, "answer them, and commit")
+
+
+def _hand_back(change: Change, results: Iterable[ToolResult] = ()) -> None:
+    """Keep the results there are; what had started without one is run again, or is unknown."""
+    open_calls = calls.unsettled(change)
+    calls.answer(change, open_calls, results)
+    calls.drop_started(change, open_calls)
+    calls.settle(change, open_calls)
+
+
+def _answer(change: Change, results: Iterable[ToolResult]) -> calls.Calls:
+    open_calls = calls.unsettled(change)
+    calls.answer(change, open_calls, results)
+    calls.settle(change, open_calls)
+    return open_calls
+

@@ -1,0 +1,193 @@
+"""One chat under its lock, being changed by one transition.
+
+Every transition opens a `Change` (lock the row, check the table, check the fence), writes through
+it, and ends with `effects()` (check the table again, bump the versions, write the row once). The
+columns that belong to a status are set in one place, `to`, so that no transition can forget one.
+"""
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from models.tables import Chat
+from rejoinder.core.effects import (
+    Cause,
+    Dispatch,
+    Effects,
+    Event,
+    EventKind,
+    Fence,
+    Hint,
+    TurnEnd,
+)
+from rejoinder.core.errors import Refused, Rejected, Stale, StopRequested
+from rejoinder.core.limits import redispatch_gap
+from rejoinder.core.messages import Failure
+from rejoinder.core.state import AT_REST, LEASED, TABLE, Actor, Status, Transition, targets
+
+
+class Change:
+    """The chat's row, locked, and what the transition has done to it so far."""
+
+    def __init__(self, tx: Session, chat: Chat, now: datetime, transition: Transition) -> None:
+        """Wrap a row that this transaction has locked or inserted."""
+        self.tx = tx
+        self.chat = chat
+        self.now = now
+        self.transition = transition
+        self.before = None if transition is Transition.CREATE else chat.status
+        self.queued_before = chat.queue_length > 0
+        self.version = chat.snapshot_version + (self.before is not None)
+        self.history_changed = False
+        self.queue_changed = False
+        self.message_ids: list[int] = []
+        self.events: list[Event] = []
+        self.hints: list[Hint] = []
+        self.ended: list[TurnEnd] = []
+        self.abandoned: list[str] = []
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether the table accepts this transition here as a no-op."""
+        return TABLE[self.transition].moves[self.before].unchanged
+
+    def to(
+        self,
+        status: Status,
+        *,
+        run_after: datetime | None = None,
+        deadline: datetime | None = None,
+        failure: Failure | None = None,
+    ) -> None:
+        """Set the status and every column that belongs to it."""
+        chat = self.chat
+        chat.status = status
+        chat.run_after = run_after
+        chat.deadline = deadline
+        chat.last_error = failure.to_json() if failure else None
+        chat.woken = False
+        if status not in LEASED:
+            chat.lease_id = chat.worker_id = None
+        if status in AT_REST:
+            chat.turn_id = None
+        if status is Status.PENDING:
+            chat.dispatches = 1
+            chat.redispatch_at = (run_after or self.now) + redispatch_gap(1)
+        else:
+            chat.dispatches = 0
+            chat.redispatch_at = None
+
+    def touch_history(self) -> None:
+        """Note that history is not what it was: readers reload, attempts count from 0 again."""
+        self.history_changed = True
+        self.chat.attempt = 0
+        self.chat.retry_state = None
+
+    def tell_owner(self, cause: Cause) -> None:
+        """Have the process that holds the lease cancel its step, once this is committed."""
+        chat = self.chat
+        if chat.worker_id and chat.lease_id:
+            self.hints.append(Hint(chat.worker_id, chat.id, chat.lease_id, cause))
+
+    def nothing(self) -> Effects:
+        """End without having written anything."""
+        return self._effects(changed=False)
+
+    def effects(self, *, turn_id: UUID | None = None, queued_id: int | None = None) -> Effects:
+        """Write the row, and say what is to be published after the commit."""
+        chat = self.chat
+        allowed = targets(self.transition, self.before, queued=self.queued_before)
+        if chat.status not in allowed:
+            msg = f"{self.transition} led from {self.before} to {chat.status}, not to {allowed}"
+            raise AssertionError(msg)
+        chat.snapshot_version = self.version
+        chat.updated_at = self.now
+        if self.history_changed:
+            chat.history_version = self.version
+        if self.queue_changed:
+            chat.queue_version = self.version
+            self.events.append(Event(EventKind.QUEUE, {"length": chat.queue_length}))
+        if chat.status is not self.before:
+            self.events.append(Event(EventKind.STATUS, {"status": chat.status}))
+        if chat.last_error is not None and self.before is not Status.ERROR:
+            self.events.append(Event(EventKind.ERROR, chat.last_error))
+        self.tx.flush()
+        return self._effects(changed=True, turn_id=turn_id, queued_id=queued_id)
+
+    def _effects(
+        self, *, changed: bool, turn_id: UUID | None = None, queued_id: int | None = None
+    ) -> Effects:
+        chat = self.chat
+        runnable = changed and chat.status is Status.PENDING and self._dispatches_anew()
+        rested = changed and chat.status in AT_REST and self.before not in AT_REST
+        return Effects(
+            chat_id=chat.id,
+            status=chat.status,
+            snapshot_version=chat.snapshot_version,
+            history_version=chat.history_version,
+            queue_version=chat.queue_version,
+            changed=changed,
+            turn_id=turn_id or chat.turn_id,
+            message_ids=tuple(self.message_ids),
+            queued_id=queued_id,
+            fence=Fence(chat.id, chat.lease_id, chat.history_version) if chat.lease_id else None,
+            dispatch=Dispatch(chat.id, chat.turn_id, chat.run_after)
+            if runnable and chat.turn_id
+            else None,
+            events=tuple(self.events),
+            hints=tuple(self.hints),
+            ended=tuple(self.ended),
+            abandoned=tuple(self.abandoned),
+            wake=chat.parent_id if rested else None,
+        )
+
+    def _dispatches_anew(self) -> bool:
+        # A pending chat that only gained a queued message already has its message on the way.
+        return self.before is not Status.PENDING or self.history_changed
+
+
+def begin(
+    tx: Session, chat_id: UUID, transition: Transition, *, fence: Fence | None = None
+) -> Change:
+    """Lock the chat and check that this transition may happen now; refuse otherwise.
+
+    FOR NO KEY UPDATE: excludes every other transition of this chat, but not the foreign-key checks
+    of its messages and children.
+    """
+    found = tx.execute(
+        select(Chat, func.clock_timestamp())
+        .where(Chat.id == chat_id)
+        .with_for_update(of=Chat, key_share=True)
+        .execution_options(populate_existing=True)
+    ).one_or_none()
+    if found is None:
+        raise _refusal(transition, f"There is no chat {chat_id}", "check its id")
+    chat, now = found
+    if fence is not None and (chat.lease_id, chat.history_version) != (
+        fence.lease_id,
+        fence.history_version,
+    ):
+        msg = f"The lease on chat {chat_id} is lost, or its history was changed"
+        raise Stale(msg, "leave, and write nothing")
+    rule = TABLE[transition]
+    if chat.archived and not rule.on_archived:
+        raise _refusal(transition, "The chat is archived", "unarchive it first")
+    if targets(transition, chat.status, queued=chat.queue_length > 0):
+        return Change(tx, chat, now, transition)
+    if fence is not None and chat.status is Status.INTERRUPTING:
+        msg = f"Stop was asked for in chat {chat_id}"
+        raise StopRequested(msg, "save what was produced with finish_interrupt")
+    state = f"{chat.status}, nothing queued" if not chat.queue_length else chat.status
+    raise _refusal(transition, f"Cannot {transition} while the chat is {state}", rule.otherwise)
+
+
+def after(now: datetime, seconds: float) -> datetime:
+    """Add seconds to a moment of the database's clock."""
+    return now + timedelta(seconds=seconds)
+
+
+def _refusal(transition: Transition, reason: str, advice: str) -> Refused:
+    ours = {Actor.APP, Actor.OPERATOR, Actor.CALLBACK} & set(TABLE[transition].by)
+    return Rejected(reason, advice) if ours else Stale(reason, advice)

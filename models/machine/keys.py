@@ -1,0 +1,49 @@
+"""Idempotency keys: a repeated request gives the first one's answer and changes nothing."""
+
+import hashlib
+import json
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from models.tables import IdempotencyKey
+from models.types import plain
+from rejoinder.core.errors import Rejected
+from rejoinder.core.parts import Json
+
+
+def take(
+    tx: Session, owner: str, key: str, request: Json, *, chat_id: UUID, turn_id: UUID
+) -> IdempotencyKey | None:
+    """Take the key for this request, or return what it was used for before.
+
+    Unique by (owner, key); a second transaction with the same key waits here for the first.
+    """
+    if not key or len(key) > 255:  # noqa: PLR2004  # what other systems allow, and an index likes
+        msg = "The idempotency key is empty or longer than 255 characters"
+        raise Rejected(msg, "use a short unique string, e.g. a UUID")
+    canonical = json.dumps(request, sort_keys=True, ensure_ascii=True)
+    fingerprint = hashlib.sha256(canonical.encode()).hexdigest()
+    taken = tx.execute(
+        insert(IdempotencyKey)
+        .values(
+            owner=owner,
+            key=plain("The idempotency key", key),
+            fingerprint=fingerprint,
+            chat_id=chat_id,
+            turn_id=turn_id,
+        )
+        .on_conflict_do_nothing()
+        .returning(IdempotencyKey.key)
+    ).one_or_none()
+    if taken is not None:
+        return None
+    found = tx.scalars(
+        select(IdempotencyKey).where(IdempotencyKey.owner == owner, IdempotencyKey.key == key)
+    ).one()
+    if found.fingerprint != fingerprint:
+        msg = f"The idempotency key {key!r} was used for a different request"
+        raise Rejected(msg, "repeat the same request, or use a new key")
+    return found

@@ -1,0 +1,96 @@
+"""reconcile: an operator's way out of a combination of rows that should not exist.
+
+CHECK constraints keep a single row honest; this looks across tables too. A chat that is consistent
+stays as it is. One that is not becomes `error`, with what was found in `last_error`, its queue
+recounted and its open calls answered, so that a user can go on with it.
+"""
+
+from uuid import UUID
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from models.machine import calls
+from models.machine.change import Change, begin
+from models.tables import QueuedMessage, Turn
+from rejoinder.core.effects import Cause, Effects, TurnEnd
+from rejoinder.core.limits import MAX_QUEUED
+from rejoinder.core.messages import CallKind, Failure, TurnState
+from rejoinder.core.state import AT_REST, LEASED, PARKED, Status, Transition, possible
+
+
+def reconcile(tx: Session, chat_id: UUID) -> Effects:
+    """reconcile: impossible → error; possible → no change."""
+    change = begin(tx, chat_id, Transition.RECONCILE)
+    open_calls = calls.unsettled(change)
+    queued = tx.scalars(
+        select(func.count()).where(QueuedMessage.chat_id == chat_id)
+    ).one()
+    open_turns = tx.scalars(
+        select(Turn.id).where(Turn.chat_id == chat_id, Turn.state == TurnState.OPEN)
+    ).all()
+    found = [
+        *_wrong_columns(change, queued),
+        *_wrong_calls(change, open_calls),
+        *(["the open turn is not the chat's turn"] if _turn_wrong(change, [*open_turns]) else []),
+    ]
+    if not found:
+        return change.nothing()
+    failure = Failure(
+        "reconciled",
+        "The chat's stored state was inconsistent and has been repaired.",
+        detail="; ".join(found),
+        retryable=True,
+    )
+    change.tell_owner(Cause.LEASE_LOST)
+    calls.close(change, open_calls, calls.SUPERSEDED)
+    calls.settle(change, open_calls)
+    change.chat.queue_length = queued
+    change.queue_changed = True
+    tx.execute(
+        update(Turn)
+        .where(Turn.id.in_(open_turns))
+        .values(state=TurnState.FAILED, ended_at=change.now, error=failure.to_json())
+        .execution_options(synchronize_session=False)
+    )
+    change.ended.extend(
+        TurnEnd(turn_id, TurnState.FAILED, error=failure.to_json()) for turn_id in open_turns
+    )
+    change.to(Status.ERROR, failure=failure)
+    return change.effects()
+
+
+def _wrong_columns(change: Change, queued: int) -> list[str]:
+    chat = change.chat
+    wrong = {
+        "queue_length differs from the queue": chat.queue_length != queued,
+        "too many queued messages": queued > MAX_QUEUED,
+        f"{chat.status} cannot be archived": chat.archived and chat.status not in AT_REST,
+        f"{chat.status} cannot have a queue": not possible(
+            chat.status, queued=bool(queued), archived=False
+        ),
+        "the lease does not fit the status": (chat.lease_id is not None)
+        != (chat.status in LEASED)
+        or (chat.lease_id is None) != (chat.worker_id is None),
+        "the deadline does not fit the status": (chat.deadline is not None)
+        != (chat.status in PARKED),
+        "last_error does not fit the status": (chat.last_error is not None)
+        != (chat.status is Status.ERROR),
+    }
+    return [what for what, is_wrong in wrong.items() if is_wrong]
+
+
+def _wrong_calls(change: Change, open_calls: calls.Calls) -> list[str]:
+    match change.chat.status:
+        case Status.WAITING if open_calls:
+            return ["tool calls are open although it is the user's turn"]
+        case Status.REQUIRES_ACTION if not calls.unanswered(open_calls, CallKind.CLIENT):
+            return ["it requires action but no client call is open"]
+        case Status.SLEEPING if not calls.unanswered(open_calls, CallKind.EXTERNAL):
+            return ["it sleeps but no outside call is open"]
+    return []
+
+
+def _turn_wrong(change: Change, open_turns: list[UUID]) -> bool:
+    expected = [] if change.chat.status in AT_REST else [change.chat.turn_id]
+    return open_turns != expected

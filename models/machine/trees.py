@@ -1,0 +1,64 @@
+"""Archive and unarchive: a chat tree, all of it or nothing.
+
+The root is locked first, then its descendants; a child is born under the root's lock too. So
+nobody can slip a new or newly busy chat into a tree that is being archived, and two operations on
+one tree never wait for each other in a circle.
+"""
+
+from uuid import UUID
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from models.machine.change import Change, begin
+from models.tables import Chat
+from rejoinder.core.effects import Effects, Event, EventKind
+from rejoinder.core.errors import Rejected
+from rejoinder.core.state import TABLE, Transition, targets
+
+
+def archive(tx: Session, chat_id: UUID) -> tuple[Effects, ...]:
+    """archive: the whole tree, if all of it is at rest; no change if it is archived already."""
+    return _set_archived(tx, chat_id, Transition.ARCHIVE, archived=True)
+
+
+def unarchive(tx: Session, chat_id: UUID) -> tuple[Effects, ...]:
+    """unarchive: the whole tree; no change if it is not archived."""
+    return _set_archived(tx, chat_id, Transition.UNARCHIVE, archived=False)
+
+
+def _set_archived(
+    tx: Session, chat_id: UUID, transition: Transition, *, archived: bool
+) -> tuple[Effects, ...]:
+    root = begin(tx, chat_id, transition)
+    if root.chat.parent_id is not None:
+        msg = f"Chat {chat_id} is part of the tree of chat {root.chat.root_id}"
+        raise Rejected(msg, f"{transition} that one: trees are archived as a whole")
+    return tuple(
+        _flag(change, archived=archived) for change in (root, *_descendants(tx, root))
+    )
+
+
+def _descendants(tx: Session, root: Change) -> list[Change]:
+    rows = tx.execute(
+        select(Chat, func.clock_timestamp())
+        .where(Chat.root_id == root.chat.id, Chat.parent_id.is_not(None))
+        .order_by(Chat.id)
+        .with_for_update(of=Chat, key_share=True)
+        .execution_options(populate_existing=True)
+    ).all()
+    for chat, _ in rows:
+        if not targets(root.transition, chat.status, queued=chat.queue_length > 0):
+            msg = f"Cannot {root.transition} the tree: chat {chat.id} in it is {chat.status}"
+            raise Rejected(msg, TABLE[root.transition].otherwise)
+    return [Change(tx, chat, now, root.transition) for chat, now in rows]
+
+
+def _flag(change: Change, *, archived: bool) -> Effects:
+    if change.chat.archived is archived:
+        return change.nothing()
+    change.chat.archived = archived
+    change.events.append(
+        Event(EventKind.STATUS, {"status": change.chat.status, "archived": archived})
+    )
+    return change.effects()

@@ -1,0 +1,16 @@
+"""How Alembic runs our migrations: on the connection that `models/migrate.py` gives it."""
+
+from alembic import context
+
+from models.tables import SCHEMA, Base
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    version_table_schema=SCHEMA,
+    include_schemas=True,
+    include_name=lambda name, kind, _parents: kind != "schema" or name == SCHEMA,
+    transaction_per_migration=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,82 @@
+"""One sweep over all chats: whoever cannot move by itself is moved.
+
+Idempotent and safe to run twice at once: rows are found with SKIP LOCKED and every transition
+checks again under the lock. A chat that cannot be moved is reported and does not hold up the rest.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from uuid import UUID
+
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from models import claims, machine
+from models.engine import transaction
+from rejoinder.core.effects import Dispatch, Effects
+from rejoinder.core.errors import Stale
+
+log = logging.getLogger(__name__)
+
+GONE_AFTER = timedelta(hours=1)
+"""How long the row of a dead process that owns nothing is kept, for people who look."""
+
+
+@dataclass
+class Swept:
+    """What a sweep did, and what is to be published for it."""
+
+    effects: list[Effects] = field(default_factory=list)
+    dispatches: list[Dispatch] = field(default_factory=list)
+    failed: list[UUID] = field(default_factory=list)
+
+
+def sweep(engine: Engine, *, dead_after: timedelta, batch: int = 100, most: int = 50) -> Swept:
+    """Recover chats of dead owners, expire parked ones, repeat overdue dispatches.
+
+    In batches, so that locks are held for milliseconds, and at most so many of them: what is left
+    after that is the next sweep's.
+    """
+    swept = Swept()
+
+    def recover(tx: Session) -> int:
+        found = claims.dead_owners(tx, dead_after=dead_after, limit=batch)
+        for chat_id, lease_id in found:
+            _apart(tx, swept, chat_id, partial(machine.recover, tx, chat_id, lease_id))
+        return len(found)
+
+    def expire(tx: Session) -> int:
+        found = claims.expired(tx, limit=batch)
+        for chat_id in found:
+            _apart(tx, swept, chat_id, partial(machine.expire, tx, chat_id))
+        return len(found)
+
+    def redispatch(tx: Session) -> int:
+        found = claims.redispatch(tx, limit=batch)
+        swept.dispatches.extend(Dispatch(chat_id, turn_id) for chat_id, turn_id in found)
+        return len(found)
+
+    for work in (recover, expire, redispatch):
+        for _ in range(most):
+            with transaction(engine) as tx:
+                found = work(tx)
+            if found < batch:
+                break
+    with transaction(engine) as tx:
+        claims.bury_workers(tx, gone_after=GONE_AFTER)
+    return swept
+
+
+def _apart(tx: Session, swept: Swept, chat_id: UUID, move: Callable[[], Effects]) -> None:
+    """Move one chat under a savepoint of its own."""
+    try:
+        with tx.begin_nested():
+            swept.effects.append(move())
+    except Stale:
+        return  # it moved by itself meanwhile
+    except Exception:
+        log.exception("Could not sweep chat %s; the next sweep tries again", chat_id)
+        swept.failed.append(chat_id)

@@ -1,0 +1,311 @@
+"""The rows, and what a row can say.
+
+Every rule of the state machine that one row can break is a CHECK here, so that not even a bug or
+an operator's SQL can store a chat that the code does not know how to continue. There are no
+relationships: rows are reached by explicit queries, so nothing is ever loaded by surprise.
+How rows change is `machine/`; how they got their shape is `migrations/`.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    SmallInteger,
+    Text,
+    Uuid,
+    func,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from models.types import AnyText, Content, Labels, Moment, words
+from rejoinder.core.limits import MAX_QUEUED
+from rejoinder.core.messages import (
+    ANSWERED,
+    CallKind,
+    CallState,
+    Delivery,
+    Role,
+    TurnKind,
+    TurnState,
+    Visibility,
+)
+from rejoinder.core.parts import Json
+from rejoinder.core.state import AT_REST, LEASED, PARKED, Status
+
+SCHEMA = "rejoinder"
+
+
+def _in(column: str, values: type[StrEnum] | frozenset[StrEnum] | set[StrEnum]) -> str:
+    return f"{column} IN ({', '.join(repr(str(value)) for value in sorted(values))})"
+
+
+def _check(name: str, condition: str) -> CheckConstraint:
+    return CheckConstraint(condition, name=name)
+
+
+_NOW = func.now()
+_BORN = func.clock_timestamp()  # several rows of one transaction still differ
+
+
+class Base(DeclarativeBase):
+    """All tables live in their own Postgres schema, out of the application's way."""
+
+    metadata = MetaData(
+        schema=SCHEMA,
+        naming_convention={
+            "pk": "%(table_name)s_pkey",
+            "fk": "%(table_name)s_%(column_0_name)s_fkey",
+            "uq": "%(table_name)s_%(column_0_N_name)s_key",
+            "ck": "%(table_name)s_%(constraint_name)s",
+        },
+    )
+
+
+class Worker(Base):
+    """One process that runs steps. Its heartbeat keeps all of its chats."""
+
+    __tablename__ = "workers"
+
+    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
+    name: Mapped[str] = mapped_column(Text)
+    started_at: Mapped[datetime] = mapped_column(Moment, server_default=_NOW)
+    seen_at: Mapped[datetime] = mapped_column(Moment, server_default=_NOW)
+
+
+class Chat(Base):
+    """One conversation and its execution state."""
+
+    __tablename__ = "chats"
+
+    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
+    owner: Mapped[str] = mapped_column(Text)
+    parent_id: Mapped[UUID | None] = mapped_column(ForeignKey("chats.id"))
+    root_id: Mapped[UUID] = mapped_column(ForeignKey("chats.id"))
+    labels: Mapped[Mapping[str, str]] = mapped_column(Labels, server_default=text("'{}'"))
+    model: Mapped[str] = mapped_column(Text, server_default="")
+    options: Mapped[Mapping[str, Json]] = mapped_column(Content, server_default=text("'{}'"))
+
+    status: Mapped[Status] = mapped_column(words(Status))
+    archived: Mapped[bool] = mapped_column(server_default=text("false"))
+    turn_id: Mapped[UUID | None] = mapped_column(
+        ForeignKey("turns.id", use_alter=True, deferrable=True, initially="DEFERRED")
+    )
+    lease_id: Mapped[UUID | None] = mapped_column(Uuid)
+    worker_id: Mapped[UUID | None] = mapped_column(ForeignKey("workers.id"))
+    deadline: Mapped[datetime | None] = mapped_column(Moment)
+    last_error: Mapped[Mapping[str, Json] | None] = mapped_column(Content)
+    queue_length: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
+    woken: Mapped[bool] = mapped_column(server_default=text("false"))
+
+    run_after: Mapped[datetime | None] = mapped_column(Moment)
+    dispatches: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    redispatch_at: Mapped[datetime | None] = mapped_column(Moment)
+    attempt: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
+    retry_state: Mapped[Mapping[str, Json] | None] = mapped_column(Content)
+    crashes: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
+
+    snapshot_version: Mapped[int] = mapped_column(BigInteger, server_default=text("1"))
+    history_version: Mapped[int] = mapped_column(BigInteger, server_default=text("1"))
+    queue_version: Mapped[int] = mapped_column(BigInteger, server_default=text("1"))
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
+    updated_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
+
+    __table_args__ = (
+        _check("status_known", _in("status", Status)),
+        _check("lease_iff_owned", f"(lease_id IS NOT NULL) = ({_in('status', LEASED)})"),
+        _check("owner_iff_lease", "(worker_id IS NULL) = (lease_id IS NULL)"),
+        _check("error_iff_error", "(last_error IS NOT NULL) = (status = 'error')"),
+        _check("deadline_iff_parked", f"(deadline IS NOT NULL) = ({_in('status', PARKED)})"),
+        _check("turn_iff_busy", f"(turn_id IS NULL) = ({_in('status', AT_REST)})"),
+        _check("archived_at_rest", f"NOT archived OR {_in('status', AT_REST)}"),
+        _check("queue_bounded", f"queue_length BETWEEN 0 AND {MAX_QUEUED}"),
+        _check("waiting_has_no_queue", "status <> 'waiting' OR queue_length = 0"),
+        _check("redispatch_iff_pending", "(redispatch_at IS NOT NULL) = (status = 'pending')"),
+        _check("run_after_is_pending", "run_after IS NULL OR status = 'pending'"),
+        _check("woken_is_running", "NOT woken OR status = 'running'"),
+        _check("retry_has_attempt", "retry_state IS NULL OR attempt > 0"),
+        _check("counts", "attempt >= 0 AND crashes >= 0 AND dispatches >= 0"),
+        _check(
+            "versions",
+            "history_version BETWEEN 1 AND snapshot_version"
+            " AND queue_version BETWEEN 1 AND snapshot_version",
+        ),
+        _check("root_of_itself", "(parent_id IS NULL) = (root_id = id)"),
+        _check("owner_given", "owner <> ''"),
+        Index("chats_overdue", "redispatch_at", postgresql_where=text("status = 'pending'")),
+        Index("chats_leased", "worker_id", postgresql_where=text("worker_id IS NOT NULL")),
+        Index("chats_parked", "deadline", postgresql_where=text("deadline IS NOT NULL")),
+        Index("chats_children", "parent_id", postgresql_where=text("parent_id IS NOT NULL")),
+        Index("chats_tree", "root_id", "id", postgresql_where=text("parent_id IS NOT NULL")),
+    )
+
+
+class Turn(Base):
+    """From one message (or retry, or compaction request) to its answer."""
+
+    __tablename__ = "turns"
+
+    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
+    chat_id: Mapped[UUID] = mapped_column(ForeignKey("chats.id", ondelete="CASCADE"))
+    kind: Mapped[TurnKind] = mapped_column(words(TurnKind))
+    state: Mapped[TurnState] = mapped_column(words(TurnState))
+    message_id: Mapped[int | None] = mapped_column(BigInteger)
+    answer_id: Mapped[int | None] = mapped_column(BigInteger)
+    error: Mapped[Mapping[str, Json] | None] = mapped_column(Content)
+    steps: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
+    ended_at: Mapped[datetime | None] = mapped_column(Moment)
+
+    __table_args__ = (
+        _check("kind_known", _in("kind", TurnKind)),
+        _check("state_known", _in("state", TurnState)),
+        _check("ended_iff_over", "(ended_at IS NULL) = (state IN ('open', 'queued'))"),
+        _check("error_iff_failed", "(error IS NOT NULL) = (state = 'failed')"),
+        _check("answer_if_finished", "answer_id IS NULL OR state IN ('finished', 'interrupted')"),
+        _check("steps", "steps >= 0"),
+        Index("turns_chat", "chat_id", "id"),
+        Index("turns_open", "chat_id", unique=True, postgresql_where=text("state = 'open'")),
+    )
+
+
+class Message(Base):
+    """One entry of history. Its id, allocated under the chat's lock, is the order."""
+
+    __tablename__ = "messages"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True, cache=1), primary_key=True)
+    chat_id: Mapped[UUID] = mapped_column(ForeignKey("chats.id", ondelete="CASCADE"))
+    turn_id: Mapped[UUID | None] = mapped_column(Uuid)
+    role: Mapped[Role] = mapped_column(words(Role))
+    visibility: Mapped[Visibility] = mapped_column(words(Visibility))
+    compressed: Mapped[bool] = mapped_column(server_default=text("false"))
+    deleted: Mapped[bool] = mapped_column(server_default=text("false"))
+    revision: Mapped[int] = mapped_column(BigInteger)
+    parts: Mapped[Sequence[Mapping[str, Json]]] = mapped_column(Content)
+    model: Mapped[str | None] = mapped_column(Text)
+    input_tokens: Mapped[int | None] = mapped_column(Integer)
+    output_tokens: Mapped[int | None] = mapped_column(Integer)
+    cache_read_tokens: Mapped[int | None] = mapped_column(Integer)
+    cache_write_tokens: Mapped[int | None] = mapped_column(Integer)
+    reasoning_tokens: Mapped[int | None] = mapped_column(Integer)
+    context_limit: Mapped[int | None] = mapped_column(Integer)
+    runtime_ms: Mapped[int | None] = mapped_column(Integer)
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
+
+    __table_args__ = (
+        _check("role_known", _in("role", Role)),
+        _check("visibility_known", _in("visibility", Visibility)),
+        _check(
+            "tokens",
+            " AND ".join(
+                f"({column} IS NULL OR {column} >= 0)"
+                for column in (
+                    "input_tokens",
+                    "output_tokens",
+                    "cache_read_tokens",
+                    "cache_write_tokens",
+                    "reasoning_tokens",
+                    "context_limit",
+                    "runtime_ms",
+                )
+            ),
+        ),
+        Index("messages_history", "chat_id", "id", postgresql_where=text("NOT deleted")),
+        Index(
+            "messages_boundary",
+            "chat_id",
+            "id",
+            postgresql_where=text("compressed AND visibility = 'model' AND NOT deleted"),
+        ),
+        Index(
+            "messages_system",
+            "chat_id",
+            "id",
+            postgresql_where=text("role = 'system' AND NOT compressed AND NOT deleted"),
+        ),
+    )
+
+
+class QueuedMessage(Base):
+    """A message that waits for its turn."""
+
+    __tablename__ = "queued_messages"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    chat_id: Mapped[UUID] = mapped_column(ForeignKey("chats.id", ondelete="CASCADE"))
+    turn_id: Mapped[UUID] = mapped_column(ForeignKey("turns.id", ondelete="CASCADE"))
+    position: Mapped[int] = mapped_column(BigInteger)
+    parts: Mapped[Sequence[Mapping[str, Json]]] = mapped_column(Content)
+    model: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
+
+    __table_args__ = (Index("queued_messages_order", "chat_id", "position", unique=True),)
+
+
+class ToolCallRow(Base):
+    """One tool call of one assistant message, and what became of it.
+
+    `settled` means that history no longer waits for it: its result is there, or the message that
+    asked for it is gone.
+    """
+
+    __tablename__ = "tool_calls"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    chat_id: Mapped[UUID] = mapped_column(ForeignKey("chats.id", ondelete="CASCADE"))
+    message_id: Mapped[int] = mapped_column(ForeignKey("messages.id", ondelete="CASCADE"))
+    call_id: Mapped[str] = mapped_column(AnyText)
+    name: Mapped[str] = mapped_column(AnyText)
+    arguments: Mapped[Mapping[str, Json]] = mapped_column(Content)
+    kind: Mapped[CallKind] = mapped_column(words(CallKind))
+    delivery: Mapped[Delivery] = mapped_column(words(Delivery))
+    state: Mapped[CallState] = mapped_column(words(CallState))
+    result: Mapped[Mapping[str, Json] | None] = mapped_column(Content)
+    settled: Mapped[bool] = mapped_column(server_default=text("false"))
+    external_id: Mapped[str | None] = mapped_column(AnyText)
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
+    started_at: Mapped[datetime | None] = mapped_column(Moment)
+    ended_at: Mapped[datetime | None] = mapped_column(Moment)
+
+    __table_args__ = (
+        _check("kind_known", _in("kind", CallKind)),
+        _check("delivery_known", _in("delivery", Delivery)),
+        _check("state_known", _in("state", CallState)),
+        _check("result_iff_answered", f"(result IS NOT NULL) = ({_in('state', ANSWERED)})"),
+        _check("settled_is_answered", f"NOT settled OR {_in('state', ANSWERED)}"),
+        _check("ended_iff_answered", f"(ended_at IS NOT NULL) = ({_in('state', ANSWERED)})"),
+        _check("started_has_time", "state <> 'started' OR started_at IS NOT NULL"),
+        Index("tool_calls_message", "message_id", "call_id", unique=True),
+        Index("tool_calls_open", "chat_id", "id", postgresql_where=text("NOT settled")),
+    )
+
+
+class IdempotencyKey(Base):
+    """A request that was carried out, so that its repetition gives the same answer.
+
+    A table of its own, not a column: chats are updated several times a step, and every index on
+    them is paid for each time. The key is taken before the chat exists, hence the deferred check.
+    """
+
+    __tablename__ = "idempotency_keys"
+
+    owner: Mapped[str] = mapped_column(Text, primary_key=True)
+    key: Mapped[str] = mapped_column(Text, primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(Text)
+    chat_id: Mapped[UUID] = mapped_column(
+        ForeignKey("chats.id", ondelete="CASCADE", deferrable=True, initially="DEFERRED")
+    )
+    turn_id: Mapped[UUID] = mapped_column(Uuid)
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
+
+    __table_args__ = (Index("idempotency_keys_chat", "chat_id"),)

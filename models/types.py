@@ -1,0 +1,61 @@
+"""Column types that the tables share."""
+
+import re
+from enum import StrEnum
+
+from sqlalchemy import JSON, DateTime, Dialect, Enum, Text, TypeDecorator
+from sqlalchemy.dialects.postgresql import JSONB
+
+from rejoinder.core.errors import Rejected
+
+# Content is `json`, not `jsonb`: Postgres keeps the text as we wrote it. Written as ASCII (see
+# engine.py), every str survives: NUL bytes and lone surrogates, which jsonb refuses, number
+# formats and key order, which jsonb rewrites. See docs/adr/0003.
+Content = JSON(none_as_null=True)
+Labels = JSONB()
+Moment = DateTime(timezone=True)
+
+
+def words(enum: type[StrEnum]) -> Enum:
+    """An enum stored as its word, with a CHECK: readable in psql, and extended by a migration.
+
+    Not a Postgres ENUM type: those cannot lose a value, and cannot be changed while an older
+    release holds prepared statements on them.
+    """
+    return Enum(
+        enum,
+        native_enum=False,
+        create_constraint=False,  # the tables name their CHECKs themselves
+        values_callable=lambda e: [member.value for member in e],
+        length=32,
+    )
+
+
+# What Postgres' text cannot hold: NUL and halves of surrogate pairs.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_ESCAPED = re.compile("[\\\\\x00\ud800-\udfff]")
+
+
+class AnyText(TypeDecorator[str]):
+    """Text from a model: whatever a `str` holds comes back unchanged, readable where it can be."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Escape what text cannot hold, and the backslash that marks an escape."""
+        del dialect
+        return value and _ESCAPED.sub(lambda match: f"\\{ord(match[0]):04x}", value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        """Undo the escapes."""
+        del dialect
+        return value and re.sub(r"\\([0-9a-f]{4})", lambda match: chr(int(match[1], 16)), value)
+
+
+def plain(name: str, text: str) -> str:
+    """Refuse text that a plain text column cannot hold, before Postgres does it less politely."""
+    if _UNSTORABLE.search(text):
+        msg = f"{name} holds a NUL byte or half a surrogate pair"
+        raise Rejected(msg, "only message content may hold those; clean the value")
+    return text

@@ -1,0 +1,31 @@
+"""Refusals, named by what the caller should do next.
+
+Every refusal says what happened and what to do about it. A refused call changed nothing: the
+transaction it ran in is to be rolled back.
+"""
+
+
+class Refused(Exception):
+    """A transition did not happen; `advice` says what to do."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        """Keep the reason and the advice apart, so that front ends can show both."""
+        super().__init__(f"{reason}: {advice}")
+        self.reason = reason
+        self.advice = advice
+
+    def __reduce__(self) -> tuple[type["Refused"], tuple[str, str]]:
+        """Survive pickling: Celery carries exceptions between processes."""
+        return type(self), (self.reason, self.advice)
+
+
+class Rejected(Refused):
+    """The caller asked for something the chat's state does not allow, or with bad input."""
+
+
+class Stale(Refused):
+    """The worker no longer owns the chat. Expected; leave quietly and write nothing."""
+
+
+class StopRequested(Refused):
+    """The worker still owns the chat, but a stop was asked for: call `finish_interrupt`."""

@@ -1,0 +1,26 @@
+"""The numbers that are promises rather than settings, each with its reason."""
+
+from datetime import timedelta
+
+MAX_QUEUED = 20
+"""Messages that wait in one chat. More is a client that does not listen."""
+
+MAX_CRASHES = 3
+"""Workers a chat may take down in a row before it is the suspect."""
+
+LOCK_TIMEOUT_MS = 10_000
+"""Longest wait for a chat's lock. Transitions take milliseconds: beyond this somebody hangs."""
+
+IDLE_IN_TRANSACTION_MS = 30_000
+"""After this Postgres ends a transaction whose process stopped talking, and frees its locks."""
+
+REDISPATCH_FIRST = timedelta(seconds=10)
+REDISPATCH_MOST = timedelta(minutes=5)
+
+
+def redispatch_gap(dispatches: int) -> timedelta:
+    """How long a pending chat's message may take before it is sent again: 10 s, doubling to 5 min.
+
+    Growing gaps, so that a long backlog is not multiplied by its own repetitions.
+    """
+    return min(REDISPATCH_FIRST * (1 << max(0, min(dispatches - 1, 16))), REDISPATCH_MOST)

@@ -1,0 +1,118 @@
+"""The typed parts a message consists of, and their JSON form.
+
+A closed union: code that looks at parts ends its `match` with `assert_never`. What we do not know
+(a newer provider's block, a newer release's part) is kept verbatim as `Raw` and goes back out
+unchanged. Text may hold anything a `str` can, NUL and lone surrogates included.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from rejoinder.core.errors import Rejected
+
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+
+
+@dataclass(frozen=True)
+class Text:
+    """Words for people or for the model."""
+
+    text: str
+    type: Literal["text"] = "text"
+
+
+@dataclass(frozen=True)
+class Reasoning:
+    """The model's thinking; `signature` must go back to the provider untouched."""
+
+    text: str
+    signature: str | None = None
+    type: Literal["reasoning"] = "reasoning"
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """The model asks for a tool. A call the provider executes itself is never open for us."""
+
+    call_id: str
+    name: str
+    arguments: Mapping[str, Json]
+    provider_executed: bool = False
+    type: Literal["tool_call"] = "tool_call"
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """The answer to one tool call."""
+
+    call_id: str
+    content: Json
+    is_error: bool = False
+    type: Literal["tool_result"] = "tool_result"
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A part of a kind this release does not know, kept as it came."""
+
+    data: Mapping[str, Json]
+
+
+Part: TypeAlias = Text | Reasoning | ToolCall | ToolResult | Raw
+
+_FIELDS: Mapping[str, tuple[type[Text | Reasoning | ToolCall | ToolResult], set[str], set[str]]] = {
+    "text": (Text, {"text"}, set()),
+    "reasoning": (Reasoning, {"text"}, {"signature"}),
+    "tool_call": (ToolCall, {"call_id", "name", "arguments"}, {"provider_executed"}),
+    "tool_result": (ToolResult, {"call_id", "content"}, {"is_error"}),
+}
+
+
+def to_json(part: Part) -> dict[str, Json]:
+    """The stored form of a part."""
+    return dict(part.data if isinstance(part, Raw) else vars(part))
+
+
+def from_json(data: Mapping[str, Json]) -> Part:
+    """The part a stored form stands for. Never fails: what does not fit stays `Raw`."""
+    kind, required, optional = _FIELDS.get(str(data.get("type")), (None, set[str](), set[str]()))
+    names = set(data) - {"type"}
+    if kind is None or not required <= names <= required | optional:
+        return Raw(data)
+    return kind(**{name: data[name] for name in names})  # type: ignore[arg-type]  # checked above
+
+
+def dump(parts: Iterable[Part]) -> list[dict[str, Json]]:
+    """The stored form of a message's parts."""
+    return [to_json(part) for part in parts]
+
+
+def load(stored: Iterable[Mapping[str, Json]]) -> tuple[Part, ...]:
+    """The parts of a stored message."""
+    return tuple(from_json(data) for data in stored)
+
+
+def text_of(parts: Iterable[Part]) -> str:
+    """What a person reads in these parts."""
+    return "".join(part.text for part in parts if isinstance(part, Text))
+
+
+def open_calls(parts: Iterable[Part]) -> tuple[ToolCall, ...]:
+    """The calls in these parts that we have to answer."""
+    return tuple(p for p in parts if isinstance(p, ToolCall) and not p.provider_executed)
+
+
+def user_content(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Check what a user may say: at least one part, no calls, results or reasoning."""
+    if not parts:
+        msg = "The message is empty"
+        raise Rejected(msg, "give at least one part, e.g. a text")
+    for part in parts:
+        if not isinstance(part, Text | Raw):
+            msg = f"A user's message cannot hold a part of type {part.type!r}"
+            raise Rejected(msg, "send text (or a provider's own content block)")
+        if isinstance(part, Text) and not part.text.strip():
+            msg = "The message holds an empty text"
+            raise Rejected(msg, "say something, or leave the part out")
+    return tuple(parts)
