@@ -112,9 +112,7 @@ class Lease:
     status: Status
 
 
-def claim(
-    engine: Engine, chat_id: UUID, worker_id: UUID, *, dead_after: timedelta
-) -> Claim | None:
+def claim(engine: Engine, chat_id: UUID, worker_id: UUID, *, dead_after: timedelta) -> Claim | None:
     """Take a due pending chat, or nothing.
 
     One statement in autocommit, so one round trip. Index: chats_pkey. Locks that one row: it waits
@@ -167,9 +165,7 @@ def retire_worker(engine: Engine, worker_id: UUID) -> None:
         connection.execute(_RETIRE, {"worker_id": worker_id})
 
 
-def dead_owners(
-    tx: Session, *, dead_after: timedelta, limit: int = 100
-) -> list[tuple[UUID, UUID]]:
+def dead_owners(tx: Session, *, dead_after: timedelta, limit: int = 100) -> list[tuple[UUID, UUID]]:
     """Chats (and leases) whose owner has been silent for too long; locked for this transaction.
 
     Reads `workers` (a row per process), then chats_leased. Locks the worker's row too: an owner

@@ -10,15 +10,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, ExceptionContext, create_engine, event
 from sqlalchemy.orm import Session
 
+from rejoinder.core.errors import Refused, Rejected
 from rejoinder.core.limits import IDLE_IN_TRANSACTION_MS, LOCK_TIMEOUT_MS
 
 
 def _json(value: object) -> str:
     # ASCII: NUL bytes and lone surrogates travel as escapes, which `json` columns keep as they are.
-    return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    try:
+        return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Rejected(
+            f"The content is not JSON ({error})",
+            "send only JSON values: no NaN, no infinity, no objects",
+        ) from error
+
+
+def _refuse_plainly(context: ExceptionContext) -> None:
+    # A refusal from inside a statement's parameters stays what it is, instead of being wrapped.
+    if isinstance(context.original_exception, Refused):
+        raise context.original_exception
 
 
 def make_engine(url: str, **options: Any) -> Engine:  # noqa: ANN401  # SQLAlchemy's own options
@@ -32,7 +45,9 @@ def make_engine(url: str, **options: Any) -> Engine:  # noqa: ANN401  # SQLAlche
         "pool_pre_ping": True,
         "connect_args": {"application_name": "rejoinder", "options": limits},
     }
-    return create_engine(url, **defaults | options)
+    engine = create_engine(url, **defaults | options)
+    event.listen(engine, "handle_error", _refuse_plainly)
+    return engine
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     ForeignKey,
+    ForeignKeyConstraint,
     Identity,
     Index,
     Integer,
@@ -179,12 +180,18 @@ class Turn(Base):
 
 
 class Message(Base):
-    """One entry of history. Its id, allocated under the chat's lock, is the order."""
+    """One entry of history. Its id, allocated under the chat's lock, is the order.
+
+    The primary key begins with the chat: everybody who looks for messages knows whose they are, and
+    without an index on the id alone no plan can walk through other chats' messages.
+    """
 
     __tablename__ = "messages"
 
+    chat_id: Mapped[UUID] = mapped_column(
+        ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True
+    )
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True, cache=1), primary_key=True)
-    chat_id: Mapped[UUID] = mapped_column(ForeignKey("chats.id", ondelete="CASCADE"))
     turn_id: Mapped[UUID | None] = mapped_column(Uuid)
     role: Mapped[Role] = mapped_column(words(Role))
     visibility: Mapped[Visibility] = mapped_column(words(Visibility))
@@ -220,7 +227,6 @@ class Message(Base):
                 )
             ),
         ),
-        Index("messages_history", "chat_id", "id", postgresql_where=text("NOT deleted")),
         Index(
             "messages_boundary",
             "chat_id",
@@ -262,8 +268,8 @@ class ToolCallRow(Base):
     __tablename__ = "tool_calls"
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
-    chat_id: Mapped[UUID] = mapped_column(ForeignKey("chats.id", ondelete="CASCADE"))
-    message_id: Mapped[int] = mapped_column(ForeignKey("messages.id", ondelete="CASCADE"))
+    chat_id: Mapped[UUID] = mapped_column(Uuid)
+    message_id: Mapped[int] = mapped_column(BigInteger)
     call_id: Mapped[str] = mapped_column(AnyText)
     name: Mapped[str] = mapped_column(AnyText)
     arguments: Mapped[Mapping[str, Json]] = mapped_column(Content)
@@ -285,7 +291,12 @@ class ToolCallRow(Base):
         _check("settled_is_answered", f"NOT settled OR {_in('state', ANSWERED)}"),
         _check("ended_iff_answered", f"(ended_at IS NOT NULL) = ({_in('state', ANSWERED)})"),
         _check("started_has_time", "state <> 'started' OR started_at IS NOT NULL"),
-        Index("tool_calls_message", "message_id", "call_id", unique=True),
+        ForeignKeyConstraint(
+            ["chat_id", "message_id"],
+            ["rejoinder.messages.chat_id", "rejoinder.messages.id"],
+            ondelete="CASCADE",
+        ),
+        Index("tool_calls_message", "chat_id", "message_id", "call_id", unique=True),
         Index("tool_calls_open", "chat_id", "id", postgresql_where=text("NOT settled")),
     )
 

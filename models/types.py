@@ -56,6 +56,8 @@ class AnyText(TypeDecorator[str]):
 def plain(name: str, text: str) -> str:
     """Refuse text that a plain text column cannot hold, before Postgres does it less politely."""
     if _UNSTORABLE.search(text):
-        msg = f"{name} holds a NUL byte or half a surrogate pair"
-        raise Rejected(msg, "only message content may hold those; clean the value")
+        raise Rejected(
+            f"{name} holds a NUL byte or half a surrogate pair",
+            "only message content may hold those; clean the value",
+        )
     return text

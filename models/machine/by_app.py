@@ -53,11 +53,10 @@ class NewChat:
 
 
 def create(tx: Session, new: NewChat) -> Effects:
-    """create: – → pending, with the first message in history and its turn open."""
+    """create: nothing → pending, with the first message in history and its turn open."""
     content = parts.user_content(new.content)
     if not plain("The owner", new.owner):
-        msg = "The owner is empty"
-        raise Rejected(msg, "say whose chat this is")
+        raise Rejected("The owner is empty", "say whose chat this is")
     for name, value in new.labels.items():
         plain(f"The label {name!r}", name + value)
     chat_id, turn_id = uuid7(), uuid7()
@@ -148,20 +147,22 @@ def edit(
     """edit: any → pending; the message is replaced, what came after it is gone, so is the queue."""
     content = parts.user_content(content)
     change = begin(tx, chat_id, Transition.EDIT)
-    edited = tx.get(Message, message_id)
-    if edited is None or edited.chat_id != chat_id or edited.deleted:
-        msg = f"Message {message_id} is not in the history of this chat"
-        raise Rejected(msg, "it may have been edited away; read the messages again")
+    edited = tx.get(Message, (chat_id, message_id))
+    if edited is None or edited.deleted:
+        raise Rejected(
+            f"Message {message_id} is not in the history of this chat",
+            "it may have been edited away; read the messages again",
+        )
     if edited.role is not Role.USER or edited.compressed:
-        msg = f"Message {message_id} was not written by the user"
-        raise Rejected(msg, "only the user's own messages can be edited")
+        raise Rejected(
+            f"Message {message_id} was not written by the user",
+            "only the user's own messages can be edited",
+        )
     change.tell_owner(Cause.LEASE_LOST)
     calls.forget(change, calls.unsettled(change), calls.SUPERSEDED)
     tx.execute(
         update(Message)
-        .where(
-            Message.chat_id == chat_id, Message.id >= message_id, Message.deleted.is_(False)
-        )
+        .where(Message.chat_id == chat_id, Message.id >= message_id, ~Message.deleted)
         .values(deleted=True, revision=change.version)
         .execution_options(synchronize_session=False)
     )
@@ -221,8 +222,10 @@ def submit_results(tx: Session, chat_id: UUID, results: Sequence[ToolResult]) ->
         if ids
     ]
     if wrong:
-        msg = f"The results do not fit the open tool calls: {'; '.join(wrong)}"
-        raise Rejected(msg, "give one result for each open call, and no others")
+        raise Rejected(
+            f"The results do not fit the open tool calls: {'; '.join(wrong)}",
+            "give one result for each open call, and no others",
+        )
     calls.answer(change, open_calls, results)
     calls.settle(change, open_calls)
     change.to(Status.PENDING)
@@ -268,21 +271,23 @@ def _root_for_child(tx: Session, new: NewChat) -> UUID | None:
     if new.parent_id is None:
         return None
     parent = tx.get(Chat, new.parent_id)
-    root = parent and tx.get(Chat, parent.root_id, with_for_update={"key_share": True})
+    root = parent and tx.get(
+        Chat, parent.root_id, with_for_update={"key_share": True}, populate_existing=True
+    )
     if parent is None or root is None or parent.owner != new.owner:
-        msg = f"There is no chat {new.parent_id} of this owner"
-        raise Rejected(msg, "give the id of an existing chat as the parent")
+        raise Rejected(
+            f"There is no chat {new.parent_id} of this owner",
+            "give the id of an existing chat as the parent",
+        )
     if root.archived:
-        msg = "The parent chat is archived"
-        raise Rejected(msg, "unarchive it first")
+        raise Rejected("The parent chat is archived", "unarchive it first")
     return root.id
 
 
 def _owner(tx: Session, chat_id: UUID) -> str:
     owner = tx.scalars(select(Chat.owner).where(Chat.id == chat_id)).one_or_none()
     if owner is None:
-        msg = f"There is no chat {chat_id}"
-        raise Rejected(msg, "check its id")
+        raise Rejected(f"There is no chat {chat_id}", "check its id")
     return owner
 
 

@@ -33,8 +33,7 @@ def recover(
     change = begin(tx, chat_id, Transition.RECOVER)
     chat = change.chat
     if chat.lease_id != lease_id:
-        msg = f"Chat {chat_id} has another owner by now"
-        raise Stale(msg, "leave, and write nothing")
+        raise Stale(f"Chat {chat_id} has another owner by now", "leave, and write nothing")
     if change.before is Status.INTERRUPTING:
         finish_stopped(change, partial)
         return change.effects()
@@ -54,8 +53,7 @@ def expire(tx: Session, chat_id: UUID) -> Effects:
     """expire: parked past its deadline → pending; the model learns that nobody answered."""
     change = begin(tx, chat_id, Transition.EXPIRE)
     if change.chat.deadline is None or change.chat.deadline > change.now:
-        msg = f"The deadline of chat {chat_id} has not passed"
-        raise Stale(msg, "leave, and write nothing")
+        raise Stale(f"The deadline of chat {chat_id} has not passed", "leave, and write nothing")
     open_calls = calls.unsettled(change)
     calls.close(change, open_calls, calls.TIMED_OUT)
     calls.settle(change, open_calls)
@@ -74,17 +72,14 @@ def wake(tx: Session, chat_id: UUID, result: ToolResult | None = None) -> Effect
         return change.nothing()
     open_calls = calls.unsettled(change)
     waiting = {call.call_id for call in calls.unanswered(open_calls, CallKind.EXTERNAL)}
-    if result is not None:
-        if result.call_id not in waiting:
-            return change.nothing()
+    if result is not None and result.call_id in waiting:
         calls.answer(change, open_calls, [result])
+    elif result is not None or change.before not in (Status.SLEEPING, Status.RUNNING):
+        return change.nothing()
     if change.before is Status.RUNNING:
         change.chat.woken = True
-        return change.effects()
-    if result is None and change.before is not Status.SLEEPING:
-        return change.nothing()
-    calls.settle(change, open_calls)
-    if change.before is Status.SLEEPING and (result is None or waiting == {result.call_id}):
-        change.to(Status.PENDING)
+    elif change.before is not Status.INTERRUPTING:  # history is the owner's while there is one
+        calls.settle(change, open_calls)
+        if change.before is Status.SLEEPING and (result is None or waiting == {result.call_id}):
+            change.to(Status.PENDING)
     return change.effects()
-

@@ -133,13 +133,13 @@ def require_action(
     open_calls = _answer(change, results)
     wanted = calls.unanswered(open_calls, CallKind.CLIENT)
     if not wanted:
-        msg = "No client-side tool call is open"
-        raise Rejected(msg, "commit, instead of parking the chat for nothing")
+        raise Rejected(
+            "No client-side tool call is open", "commit, instead of parking the chat for nothing"
+        )
     change.chat.crashes = 0
     change.to(Status.REQUIRES_ACTION, deadline=after(change.now, deadline_seconds))
     asked: list[Json] = [
-        {"call_id": call.call_id, "name": call.name, "arguments": call.arguments}
-        for call in wanted
+        {"call_id": call.call_id, "name": call.name, "arguments": call.arguments} for call in wanted
     ]
     change.events.append(Event(EventKind.ACTION_REQUIRED, {"calls": asked}))
     return change.effects()
@@ -222,16 +222,16 @@ def _record(
 ) -> None:
     requested = parts.open_calls(message.parts)
     if requested and calls.unsettled(change):
-        msg = "The assistant cannot ask for tools while earlier calls are open"
-        raise Rejected(msg, "answer those first")
+        raise Rejected(
+            "The assistant cannot ask for tools while earlier calls are open", "answer those first"
+        )
     message_id = history.generated(change, message)
     calls.record_calls(change, message_id, requested, plans, start)
 
 
 def _refuse_open_calls(change: Change, what: str, message: NewMessage | None = None) -> None:
     if calls.unsettled(change) or (message and parts.open_calls(message.parts)):
-        msg = f"{what} while tool calls are open"
-        raise Rejected(msg, "answer them, and commit")
+        raise Rejected(f"{what} while tool calls are open", "answer them, and commit")
 
 
 def _hand_back(change: Change, results: Iterable[ToolResult] = ()) -> None:
@@ -247,4 +247,3 @@ def _answer(change: Change, results: Iterable[ToolResult]) -> calls.Calls:
     calls.answer(change, open_calls, results)
     calls.settle(change, open_calls)
     return open_calls
-

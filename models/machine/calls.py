@@ -41,7 +41,7 @@ def unsettled(change: Change) -> Calls:
     """The calls that history waits for, in call order. Index: tool_calls_open."""
     return change.tx.scalars(
         select(ToolCallRow)
-        .where(ToolCallRow.chat_id == change.chat.id, ToolCallRow.settled.is_(False))
+        .where(ToolCallRow.chat_id == change.chat.id, ~ToolCallRow.settled)
         .order_by(ToolCallRow.id)
         .execution_options(populate_existing=True)
     ).all()
@@ -85,8 +85,10 @@ def start(change: Change, calls: Calls, call_ids: Iterable[str]) -> None:
     wanted = set(call_ids)
     for call in _named(calls, wanted):
         if call.state is not CallState.REQUESTED:
-            msg = f"Tool call {call.call_id!r} was {call.state} already"
-            raise Rejected(msg, "start only calls that are requested")
+            raise Rejected(
+                f"Tool call {call.call_id!r} was {call.state} already",
+                "start only calls that are requested",
+            )
         call.state = CallState.STARTED
         call.started_at = change.now
 
@@ -96,8 +98,9 @@ def answer(change: Change, calls: Calls, results: Iterable[ToolResult]) -> None:
     by_id = {result.call_id: result for result in results}
     for call in _named(calls, set(by_id)):
         if call.state in ANSWERED:
-            msg = f"Tool call {call.call_id!r} has its result already"
-            raise Rejected(msg, "answer each call once")
+            raise Rejected(
+                f"Tool call {call.call_id!r} has its result already", "answer each call once"
+            )
         _set(change, call, CallState.FINISHED, by_id[call.call_id])
 
 
@@ -140,7 +143,7 @@ def forget(change: Change, calls: Calls, reason: str) -> None:
     change.tx.flush([*calls]) if calls else None
     change.tx.execute(
         update(ToolCallRow)
-        .where(ToolCallRow.chat_id == change.chat.id, ToolCallRow.settled.is_(False))
+        .where(ToolCallRow.chat_id == change.chat.id, ~ToolCallRow.settled)
         .values(settled=True)
         .execution_options(synchronize_session=False)
     )
@@ -155,6 +158,8 @@ def _set(change: Change, call: ToolCallRow, state: CallState, result: ToolResult
 def _named(calls: Calls, wanted: set[str]) -> Calls:
     found = [call for call in calls if call.call_id in wanted]
     if missing := wanted - {call.call_id for call in found}:
-        msg = f"No open tool call has the id {', '.join(sorted(map(repr, missing)))}"
-        raise Rejected(msg, "answer exactly the calls that the chat asked for")
+        raise Rejected(
+            f"No open tool call has the id {', '.join(sorted(map(repr, missing)))}",
+            "answer exactly the calls that the chat asked for",
+        )
     return found

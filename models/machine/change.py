@@ -100,8 +100,9 @@ class Change:
         chat = self.chat
         allowed = targets(self.transition, self.before, queued=self.queued_before)
         if chat.status not in allowed:
-            msg = f"{self.transition} led from {self.before} to {chat.status}, not to {allowed}"
-            raise AssertionError(msg)
+            raise AssertionError(
+                f"{self.transition} led from {self.before} to {chat.status}, not to {allowed}"
+            )
         chat.snapshot_version = self.version
         chat.updated_at = self.now
         if self.history_changed:
@@ -169,16 +170,19 @@ def begin(
         fence.lease_id,
         fence.history_version,
     ):
-        msg = f"The lease on chat {chat_id} is lost, or its history was changed"
-        raise Stale(msg, "leave, and write nothing")
+        raise Stale(
+            f"The lease on chat {chat_id} is lost, or its history was changed",
+            "leave, and write nothing",
+        )
     rule = TABLE[transition]
     if chat.archived and not rule.on_archived:
         raise _refusal(transition, "The chat is archived", "unarchive it first")
     if targets(transition, chat.status, queued=chat.queue_length > 0):
         return Change(tx, chat, now, transition)
     if fence is not None and chat.status is Status.INTERRUPTING:
-        msg = f"Stop was asked for in chat {chat_id}"
-        raise StopRequested(msg, "save what was produced with finish_interrupt")
+        raise StopRequested(
+            f"Stop was asked for in chat {chat_id}", "save what was produced with finish_interrupt"
+        )
     state = f"{chat.status}, nothing queued" if not chat.queue_length else chat.status
     raise _refusal(transition, f"Cannot {transition} while the chat is {state}", rule.otherwise)
 

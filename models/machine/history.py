@@ -126,7 +126,7 @@ def last_answer(change: Change) -> tuple[int, str] | None:
             Message.chat_id == change.chat.id,
             Message.turn_id == change.chat.turn_id,
             Message.role == Role.ASSISTANT,
-            Message.deleted.is_(False),
+            ~Message.deleted,
         )
         .order_by(Message.id.desc())
         .limit(1)
@@ -147,8 +147,10 @@ def enqueue(change: Change, message: NewMessage, turn_id: UUID | None = None) ->
     """Put a user's message at the end of the queue, with a turn of its own to wait for."""
     chat = change.chat
     if chat.queue_length >= MAX_QUEUED:
-        msg = f"The chat has {MAX_QUEUED} queued messages already"
-        raise Rejected(msg, "wait until it has caught up, or delete some of them")
+        raise Rejected(
+            f"The chat has {MAX_QUEUED} queued messages already",
+            "wait until it has caught up, or delete some of them",
+        )
     turn_id = turn_id or uuid7()
     change.tx.execute(
         insert(Turn).values(
@@ -181,8 +183,10 @@ def queued(change: Change, queued_id: int) -> QueuedMessage:
         )
     ).one_or_none()
     if found is None:
-        msg = f"Message {queued_id} is not in the queue of this chat"
-        raise Rejected(msg, "it was promoted or deleted already; read the queue again")
+        raise Rejected(
+            f"Message {queued_id} is not in the queue of this chat",
+            "it was promoted or deleted already; read the queue again",
+        )
     return found
 
 

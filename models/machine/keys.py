@@ -14,7 +14,7 @@ from rejoinder.core.errors import Rejected
 from rejoinder.core.parts import Json
 
 
-def take(
+def take(  # noqa: PLR0913  # a request, and the ids it will get
     tx: Session, owner: str, key: str, request: Json, *, chat_id: UUID, turn_id: UUID
 ) -> IdempotencyKey | None:
     """Take the key for this request, or return what it was used for before.
@@ -22,8 +22,10 @@ def take(
     Unique by (owner, key); a second transaction with the same key waits here for the first.
     """
     if not key or len(key) > 255:  # noqa: PLR2004  # what other systems allow, and an index likes
-        msg = "The idempotency key is empty or longer than 255 characters"
-        raise Rejected(msg, "use a short unique string, e.g. a UUID")
+        raise Rejected(
+            "The idempotency key is empty or longer than 255 characters",
+            "use a short unique string, e.g. a UUID",
+        )
     canonical = json.dumps(request, sort_keys=True, ensure_ascii=True)
     fingerprint = hashlib.sha256(canonical.encode()).hexdigest()
     taken = tx.execute(
@@ -44,6 +46,8 @@ def take(
         select(IdempotencyKey).where(IdempotencyKey.owner == owner, IdempotencyKey.key == key)
     ).one()
     if found.fingerprint != fingerprint:
-        msg = f"The idempotency key {key!r} was used for a different request"
-        raise Rejected(msg, "repeat the same request, or use a new key")
+        raise Rejected(
+            f"The idempotency key {key!r} was used for a different request",
+            "repeat the same request, or use a new key",
+        )
     return found

@@ -23,9 +23,7 @@ def reconcile(tx: Session, chat_id: UUID) -> Effects:
     """reconcile: impossible → error; possible → no change."""
     change = begin(tx, chat_id, Transition.RECONCILE)
     open_calls = calls.unsettled(change)
-    queued = tx.scalars(
-        select(func.count()).where(QueuedMessage.chat_id == chat_id)
-    ).one()
+    queued = tx.scalars(select(func.count()).where(QueuedMessage.chat_id == chat_id)).one()
     open_turns = tx.scalars(
         select(Turn.id).where(Turn.chat_id == chat_id, Turn.state == TurnState.OPEN)
     ).all()
@@ -69,8 +67,7 @@ def _wrong_columns(change: Change, queued: int) -> list[str]:
         f"{chat.status} cannot have a queue": not possible(
             chat.status, queued=bool(queued), archived=False
         ),
-        "the lease does not fit the status": (chat.lease_id is not None)
-        != (chat.status in LEASED)
+        "the lease does not fit the status": (chat.lease_id is not None) != (chat.status in LEASED)
         or (chat.lease_id is None) != (chat.worker_id is None),
         "the deadline does not fit the status": (chat.deadline is not None)
         != (chat.status in PARKED),

@@ -32,11 +32,11 @@ def _set_archived(
 ) -> tuple[Effects, ...]:
     root = begin(tx, chat_id, transition)
     if root.chat.parent_id is not None:
-        msg = f"Chat {chat_id} is part of the tree of chat {root.chat.root_id}"
-        raise Rejected(msg, f"{transition} that one: trees are archived as a whole")
-    return tuple(
-        _flag(change, archived=archived) for change in (root, *_descendants(tx, root))
-    )
+        raise Rejected(
+            f"Chat {chat_id} is part of the tree of chat {root.chat.root_id}",
+            f"{transition} that one: trees are archived as a whole",
+        )
+    return tuple(_flag(change, archived=archived) for change in (root, *_descendants(tx, root)))
 
 
 def _descendants(tx: Session, root: Change) -> list[Change]:
@@ -49,8 +49,10 @@ def _descendants(tx: Session, root: Change) -> list[Change]:
     ).all()
     for chat, _ in rows:
         if not targets(root.transition, chat.status, queued=chat.queue_length > 0):
-            msg = f"Cannot {root.transition} the tree: chat {chat.id} in it is {chat.status}"
-            raise Rejected(msg, TABLE[root.transition].otherwise)
+            raise Rejected(
+                f"Cannot {root.transition} the tree: chat {chat.id} in it is {chat.status}",
+                TABLE[root.transition].otherwise,
+            )
     return [Change(tx, chat, now, root.transition) for chat, now in rows]
 
 

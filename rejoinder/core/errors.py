@@ -5,7 +5,7 @@ transaction it ran in is to be rolled back.
 """
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818  # a refusal is an answer, not an error of ours
     """A transition did not happen; `advice` says what to do."""
 
     def __init__(self, reason: str, advice: str) -> None:

@@ -106,13 +106,15 @@ def open_calls(parts: Iterable[Part]) -> tuple[ToolCall, ...]:
 def user_content(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Check what a user may say: at least one part, no calls, results or reasoning."""
     if not parts:
-        msg = "The message is empty"
-        raise Rejected(msg, "give at least one part, e.g. a text")
+        raise Rejected("The message is empty", "give at least one part, e.g. a text")
     for part in parts:
         if not isinstance(part, Text | Raw):
-            msg = f"A user's message cannot hold a part of type {part.type!r}"
-            raise Rejected(msg, "send text (or a provider's own content block)")
+            raise Rejected(
+                f"A user's message cannot hold a part of type {part.type!r}",
+                "send text (or a provider's own content block)",
+            )
         if isinstance(part, Text) and not part.text.strip():
-            msg = "The message holds an empty text"
-            raise Rejected(msg, "say something, or leave the part out")
+            raise Rejected(
+                "The message holds an empty text", "say something, or leave the part out"
+            )
     return tuple(parts)

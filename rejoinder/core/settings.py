@@ -37,8 +37,10 @@ class Settings:
             values[each.name] = _positive(name, text) if each.type is float else text
         settings = cls(**values)  # type: ignore[arg-type]
         if settings.dead_after_seconds < 2 * settings.heartbeat_seconds:
-            msg = "REJOINDER_DEAD_AFTER_SECONDS is less than two heartbeats"
-            raise Rejected(msg, "a live worker would be taken for dead; raise it")
+            raise Rejected(
+                "REJOINDER_DEAD_AFTER_SECONDS is less than two heartbeats",
+                "a live worker would be taken for dead; raise it",
+            )
         return settings
 
 
@@ -53,6 +55,5 @@ def _positive(name: str, text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
-        msg = f"{name} is {text!r}"
-        raise Rejected(msg, "give a number of seconds above 0")
+        raise Rejected(f"{name} is {text!r}", "give a number of seconds above 0")
     return number

@@ -164,20 +164,29 @@ TABLE: Mapping[Transition, Rule] = {
         _APP,
         "stop; open calls are answered synthetically, the queue's head is promoted",
         {
-            _R: to(_I), _P: _NEXT, _A: _NEXT, _S: _NEXT,
-            _W: stays(_W), _E: stays(_E), _I: stays(_I),
+            _R: to(_I),
+            _P: _NEXT,
+            _A: _NEXT,
+            _S: _NEXT,
+            _W: stays(_W),
+            _E: stays(_E),
+            _I: stays(_I),
         },
         on_archived=True,
-    ),  # fmt: skip
+    ),
     Transition.PROMOTE_QUEUED: Rule(
         _APP,
         "a queued message goes to the front: into history at once, or behind an interrupt",
         {
-            _E: To((), (_P,)), _P: To((), (_P,)), _A: To((), (_P,)), _S: To((), (_P,)),
-            _R: To((), (_I,)), _I: To((), (_I,)),
+            _E: To((), (_P,)),
+            _P: To((), (_P,)),
+            _A: To((), (_P,)),
+            _S: To((), (_P,)),
+            _R: To((), (_I,)),
+            _I: To((), (_I,)),
         },
         _GONE,
-    ),  # fmt: skip
+    ),
     Transition.DELETE_QUEUED: Rule(
         _APP,
         "a queued message is removed",
@@ -220,9 +229,7 @@ TABLE: Mapping[Transition, Rule] = {
         {_R: To(empty=(_P, _W), filled=(_P,))},
     ),
     Transition.FINISH_TURN: Rule(_WORKER, "the answer is complete", {_R: _NEXT}),
-    Transition.RETRY_LATER: Rule(
-        _WORKER, "not before `run_after`; `attempt` + 1", {_R: to(_P)}
-    ),
+    Transition.RETRY_LATER: Rule(_WORKER, "not before `run_after`; `attempt` + 1", {_R: to(_P)}),
     Transition.REQUIRE_ACTION: Rule(
         _WORKER, "park for answers from outside, with a deadline", {_R: to(_A)}
     ),
@@ -242,16 +249,22 @@ TABLE: Mapping[Transition, Rule] = {
     ),
     Transition.WAKE: Rule(
         (Actor.CALLBACK,),
-        "what it slept for has come; still asleep while other calls are open; never lost if it "
-        "comes before `sleep`",
+        "what it slept for has come; still asleep while other calls are open; kept on the call if "
+        "it comes before `sleep` or after the turn",
         {
-            _S: to(_P, _S), _R: to(_R), _P: to(_P), _A: to(_A),
-            _W: stays(_W), _E: stays(_E), _I: stays(_I),
+            _S: to(_P, _S),
+            _R: to(_R),
+            _P: to(_P),
+            _A: to(_A),
+            _W: stays(_W),
+            _E: to(_E),
+            _I: to(_I),
         },
         on_archived=True,
-    ),  # fmt: skip
+    ),
     Transition.EXPIRE: Rule(
-        _SWEEPER, "past the deadline; unanswered calls get a timeout result",
+        _SWEEPER,
+        "past the deadline; unanswered calls get a timeout result",
         {_A: to(_P), _S: to(_P)},
     ),
     Transition.RECOVER: Rule(
@@ -266,7 +279,7 @@ TABLE: Mapping[Transition, Rule] = {
         {s: to(_E, s) for s in (_W, _P, _R, _I, _A, _S, _E)},
         on_archived=True,
     ),
-}  # fmt: skip
+}
 
 
 def targets(

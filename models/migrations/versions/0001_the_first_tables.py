@@ -119,8 +119,8 @@ CREATE TABLE rejoinder.turns (
 CREATE INDEX turns_chat ON rejoinder.turns (chat_id, id);
 CREATE UNIQUE INDEX turns_open ON rejoinder.turns (chat_id) WHERE state = 'open';
 CREATE TABLE rejoinder.messages (
-    id BIGINT GENERATED ALWAYS AS IDENTITY (CACHE 1),
     chat_id UUID NOT NULL,
+    id BIGINT GENERATED ALWAYS AS IDENTITY (CACHE 1),
     turn_id UUID,
     role VARCHAR(32) NOT NULL,
     visibility VARCHAR(32) NOT NULL,
@@ -137,7 +137,7 @@ CREATE TABLE rejoinder.messages (
     context_limit INTEGER,
     runtime_ms INTEGER,
     created_at timestamptz DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT messages_pkey PRIMARY KEY (id),
+    CONSTRAINT messages_pkey PRIMARY KEY (chat_id, id),
     CONSTRAINT messages_role_known CHECK (role IN ('assistant', 'system', 'tool', 'user')),
     CONSTRAINT messages_visibility_known CHECK (visibility IN ('both', 'model', 'user')),
     CONSTRAINT messages_tokens
@@ -153,7 +153,6 @@ CREATE TABLE rejoinder.messages (
 );
 CREATE INDEX messages_boundary ON rejoinder.messages (chat_id, id)
     WHERE compressed AND visibility = 'model' AND NOT deleted;
-CREATE INDEX messages_history ON rejoinder.messages (chat_id, id) WHERE NOT deleted;
 CREATE INDEX messages_system ON rejoinder.messages (chat_id, id)
     WHERE role = 'system' AND NOT compressed AND NOT deleted;
 CREATE TABLE rejoinder.queued_messages (
@@ -200,11 +199,10 @@ CREATE TABLE rejoinder.tool_calls (
         CHECK ((ended_at IS NOT NULL) = (state IN ('finished', 'unknown'))),
     CONSTRAINT tool_calls_started_has_time CHECK (state <> 'started' OR started_at IS NOT NULL),
     CONSTRAINT tool_calls_chat_id_fkey
-        FOREIGN KEY(chat_id) REFERENCES rejoinder.chats (id) ON DELETE CASCADE,
-    CONSTRAINT tool_calls_message_id_fkey
-        FOREIGN KEY(message_id) REFERENCES rejoinder.messages (id) ON DELETE CASCADE
+        FOREIGN KEY(chat_id, message_id) REFERENCES rejoinder.messages (chat_id, id)
+        ON DELETE CASCADE
 );
-CREATE UNIQUE INDEX tool_calls_message ON rejoinder.tool_calls (message_id, call_id);
+CREATE UNIQUE INDEX tool_calls_message ON rejoinder.tool_calls (chat_id, message_id, call_id);
 CREATE INDEX tool_calls_open ON rejoinder.tool_calls (chat_id, id) WHERE NOT settled;
 CREATE TABLE rejoinder.idempotency_keys (
     owner TEXT NOT NULL,

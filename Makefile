@@ -1,0 +1,57 @@
+# Every target does its own set-up (scripts/setup.sh), from nothing but Python >= 3.11 and make.
+# PYTHON=python3.12 chooses the interpreter; ARGS=... goes to the program that a target runs.
+
+PYTHON_BIN := $(CURDIR)/.venv/bin/python
+BIN := $(CURDIR)/.venv/bin
+
+# The root comes first: packages of other people are named `tasks` and `models`, too.
+export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+export PYTHON
+
+# Each test process has its own Postgres and Valkey: more than four only compete.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint types arch docs bench-db mutants lock clean
+
+help:  ## explain the targets
+	@echo "make <target>, each with its own set-up:"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup:  ## make .venv from requirements.lock (every target does this)
+	@scripts/setup.sh
+
+demo: setup  ## a chat walked through its states, on embedded servers
+	@$(PYTHON_BIN) scripts/demo.py $(ARGS)
+
+test: setup  ## every test, on embedded Postgres and Valkey (ARGS="-k name")
+	@$(PYTHON_BIN) -m pytest -n $(WORKERS) $(ARGS)
+
+check: lint types arch test  ## lint, types, architecture, tests
+
+lint: setup  ## ruff: rules and format
+	@$(PYTHON_BIN) -m ruff check .
+	@$(PYTHON_BIN) -m ruff format --check .
+
+types: setup  ## mypy --strict
+	@$(PYTHON_BIN) -m mypy
+
+arch: setup  ## who may import whom
+	@$(BIN)/lint-imports
+
+docs: setup  ## write the generated parts of the documentation
+	@$(PYTHON_BIN) scripts/docs.py $(ARGS)
+
+bench-db: setup  ## the hot statements on 200,000 chats and 2,000,000 messages
+	@$(PYTHON_BIN) scripts/bench_db.py $(ARGS)
+
+mutants: setup  ## break the machine on purpose: some test must fail each time
+	@$(PYTHON_BIN) scripts/mutants.py $(ARGS)
+
+lock:  ## compute requirements.lock anew (needs uv)
+	uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
+	    --generate-hashes --no-header --no-annotate -o requirements.lock
+
+clean:  ## remove .venv, kept data and caches
+	@rm -rf "$$(readlink -f .rejoinder/elsewhere 2>/dev/null)" .rejoinder
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build

@@ -1,0 +1,1 @@
+"""What `make` runs, and what tests and measurements share."""

@@ -1,0 +1,71 @@
+"""The paths that every step, reader and sweep takes, as functions to explain and to measure."""
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from uuid import UUID
+
+from sqlalchemy import Engine
+
+from models import claims, machine
+from models.engine import transaction
+from models.history import prompt_history
+from models.sweep import sweep
+from rejoinder.core.effects import Fence
+from rejoinder.core.messages import NewMessage, Role
+from rejoinder.core.parts import Text, ToolCall, ToolResult
+from scripts.big_tables import Filled
+
+DEAD_AFTER = timedelta(seconds=15)
+
+
+def said(text: str, *calls: ToolCall) -> NewMessage:
+    """Build an assistant's message."""
+    return NewMessage(Role.ASSISTANT, (Text(text), *calls))
+
+
+def hot_paths(
+    engine: Engine, filled: Filled, worker_id: UUID
+) -> Mapping[str, Callable[[], object]]:
+    """By name, in the order in which they have to run: each leaves the chat for the next."""
+    held: dict[str, Fence] = {}
+
+    def claim() -> None:
+        got = claims.claim(engine, filled.pending, worker_id, dead_after=DEAD_AFTER)
+        if got is None:
+            raise RuntimeError("the chat could not be claimed")
+        held["fence"] = got.fence
+
+    def record() -> None:
+        with transaction(engine) as tx:
+            message = said("Let me look.", ToolCall("call-1", "look_up", {}))
+            fence = machine.record(tx, held["fence"], message, start=["call-1"]).fence
+        if fence:
+            held["fence"] = fence
+
+    def commit() -> None:
+        with transaction(engine) as tx:
+            machine.commit(tx, held["fence"], results=[ToolResult("call-1", "found")])
+
+    def queue() -> None:
+        with transaction(engine) as tx:
+            machine.send(tx, filled.pending, (Text("and then?"),), key=None)
+
+    def finish_turn() -> None:
+        claim()
+        with transaction(engine) as tx:
+            machine.finish_turn(tx, held["fence"], message=said("Done."))
+
+    def history() -> object:
+        with transaction(engine) as tx:
+            return prompt_history(tx, filled.long)
+
+    return {
+        "heartbeat": lambda: claims.heartbeat(engine, worker_id),
+        "claim": claim,
+        "record": record,
+        "commit": commit,
+        "send": queue,
+        "finish_turn": finish_turn,
+        "history": history,
+        "sweep": lambda: sweep(engine, dead_after=DEAD_AFTER),
+    }

@@ -1,0 +1,1 @@
+"""The tests, in four tiers by folder: unit, integration, scenarios, arch; see `conftest.py`."""
