@@ -3,29 +3,73 @@
 It imports nothing of ours, so that it can be read, and loaded, on its own.
 """
 
-from __future__ import annotations
-
 import os
 
-_redis_url = os.environ.get("REJOINDER_REDIS_URL", "redis://127.0.0.1:6379/0")
+from kombu import Queue
+
+_redis_url = os.environ.get("REJOINDER_REDIS_URL") or "redis://127.0.0.1:6379/0"
 
 # One Redis carries messages and results; a broker of another kind (RabbitMQ) can be named apart.
-broker_url = os.environ.get("REJOINDER_BROKER_URL", _redis_url)
+broker_url = os.environ.get("REJOINDER_BROKER_URL") or _redis_url
 result_backend = _redis_url
+_on_redis = broker_url.startswith(("redis", "rediss", "sentinel"))
 
 # JSON only: any app can call us, and no message can run code (pickle could).
 task_serializer = "json"
 result_serializer = "json"
 accept_content = ["json"]
 
-# Celery's default is UTC as well, unless the machine's zone is asked for; said here since beat's
-# schedules depend on it.
+# Said, because beat's schedules depend on it.
 timezone = "UTC"
 enable_utc = True
 
-# What has no route of its own is a front-door call: never behind a slow step.
-task_default_queue = "rejoinder.control"
+imports = ("tasks.step", "tasks.front_door", "tasks.sweeping")
 
-# Start-up waits for a broker that is not there yet, as under docker compose. (Celery warns that its
-# old setting will stop to cover this.)
+# Two queues: a front-door call (create, send, stop) never waits behind a slow step. A worker serves
+# both unless it is told otherwise with -Q; `make up` and compose run one for control alone.
+task_queues = (Queue("rejoinder.control"), Queue("rejoinder.steps"))
+task_default_queue = "rejoinder.control"
+task_routes = {"rejoinder.step": {"queue": "rejoinder.steps"}}
+
+# Steps wait for the network most of the time. Threads share one event loop, one provider client and
+# one connection pool; 500 of them cost less than 100 MB.
+worker_pool = "threads"
+worker_concurrency = int(os.environ.get("REJOINDER_CONCURRENCY") or 100)
+
+# A message is a doorbell; the lease in Postgres decides who works, and the sweep repeats what is
+# lost. So: acknowledge early (an unacknowledged message on Redis comes back after an hour, and ends
+# the worker if the connection breaks), and hold nothing back behind a busy slot.
+task_acks_late = not _on_redis
+worker_prefetch_multiplier = 1
+worker_disable_prefetch = _on_redis  # exact on Redis; other brokers have late acks instead
+
+# Flower shows, and can terminate, only what sends events.
+worker_send_task_events = True
+
+# Start-up waits for a broker that is not there yet, as under docker compose; a lost one is waited
+# for as long as it takes.
 broker_connection_retry_on_startup = True
+broker_connection_max_retries = None
+
+# Dead connections are noticed. A prefix keeps apart several fleets on one Redis database; apps that
+# call us then need the same one, so there is none by default.
+_prefix = os.environ.get("REJOINDER_CELERY_PREFIX") or ""
+broker_transport_options = (
+    {"global_keyprefix": _prefix, "socket_keepalive": True, "health_check_interval": 30}
+    if _on_redis
+    else {}
+)
+result_backend_transport_options = {"global_keyprefix": _prefix}
+redis_socket_keepalive = True
+redis_backend_health_check_interval = 30
+
+# An answer can be fetched for a day; after that it stands in Postgres.
+result_expires = 24 * 3600
+
+beat_schedule = {
+    "rejoinder.sweep": {
+        "task": "rejoinder.sweep",
+        "schedule": 5.0,
+        "options": {"expires": 5},  # a pile of old sweeps helps nobody
+    },
+}

@@ -5,7 +5,6 @@ functions are run: commit or nothing. Neither ever publishes; `Effects` are the 
 once `transaction` has ended.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,19 +12,9 @@ from typing import Any
 from sqlalchemy import Engine, ExceptionContext, create_engine, event
 from sqlalchemy.orm import Session
 
-from rejoinder.core.errors import Refused, Rejected
+from models.types import as_json
+from rejoinder.core.errors import Refused
 from rejoinder.core.limits import IDLE_IN_TRANSACTION_MS, LOCK_TIMEOUT_MS
-
-
-def _json(value: object) -> str:
-    # ASCII: NUL bytes and lone surrogates travel as escapes, which `json` columns keep as they are.
-    try:
-        return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise Rejected(
-            f"The content is not JSON ({error})",
-            "send only JSON values: no NaN, no infinity, no objects",
-        ) from error
 
 
 def _refuse_plainly(context: ExceptionContext) -> None:
@@ -41,7 +30,7 @@ def make_engine(url: str, **options: Any) -> Engine:  # noqa: ANN401  # SQLAlche
         f" -c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}"
     )
     defaults: dict[str, Any] = {
-        "json_serializer": _json,
+        "json_serializer": as_json,
         "pool_pre_ping": True,
         "connect_args": {"application_name": "rejoinder", "options": limits},
     }

@@ -147,6 +147,7 @@ class Chat(Base):
         Index("chats_leased", "worker_id", postgresql_where=text("worker_id IS NOT NULL")),
         Index("chats_parked", "deadline", postgresql_where=text("deadline IS NOT NULL")),
         Index("chats_children", "parent_id", postgresql_where=text("parent_id IS NOT NULL")),
+        Index("chats_owner", "owner", "id"),
         Index("chats_tree", "root_id", "id", postgresql_where=text("parent_id IS NOT NULL")),
     )
 
@@ -207,6 +208,8 @@ class Message(Base):
     reasoning_tokens: Mapped[int | None] = mapped_column(Integer)
     context_limit: Mapped[int | None] = mapped_column(Integer)
     runtime_ms: Mapped[int | None] = mapped_column(Integer)
+    stop_reason: Mapped[str | None] = mapped_column(Text)
+    request_id: Mapped[str | None] = mapped_column(AnyText)
     created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
 
     __table_args__ = (

@@ -1,5 +1,6 @@
 """Column types that the tables share."""
 
+import json
 import re
 from enum import StrEnum
 
@@ -9,7 +10,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from rejoinder.core.errors import Rejected
 
 # Content is `json`, not `jsonb`: Postgres keeps the text as we wrote it. Written as ASCII (see
-# engine.py), every str survives: NUL bytes and lone surrogates, which jsonb refuses, number
+# `as_json`), every str survives: NUL bytes and lone surrogates, which jsonb refuses, number
 # formats and key order, which jsonb rewrites. See docs/adr/0003.
 Content = JSON(none_as_null=True)
 Labels = JSONB()
@@ -51,6 +52,17 @@ class AnyText(TypeDecorator[str]):
         """Undo the escapes."""
         del dialect
         return value and re.sub(r"\\([0-9a-f]{4})", lambda match: chr(int(match[1], 16)), value)
+
+
+def as_json(value: object, *, sort_keys: bool = False) -> str:
+    """Write JSON as ASCII: NUL bytes and lone surrogates travel as escapes, and stay escapes."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"), sort_keys=sort_keys)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Rejected(
+            f"The content is not JSON ({error})",
+            "send only JSON values: no NaN, no infinity, no objects",
+        ) from error
 
 
 def plain(name: str, text: str) -> str:

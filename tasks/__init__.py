@@ -2,10 +2,8 @@
 
 The boot guard comes first, before anything imports `models`. Settings are in `celeryconfig.py`.
 This package says *when* things happen; what should happen is in `rejoinder`, what is true in
-`models`.
+`models`. The tasks are in `step.py`, `front_door.py` and `sweeping.py`.
 """
-
-from __future__ import annotations
 
 from pathlib import Path
 

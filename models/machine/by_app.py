@@ -138,6 +138,8 @@ def send(  # noqa: PLR0913  # the message, and how to say it
         queued_id, turn_id = history.enqueue(change, message, turn_id)
         if when_busy is WhenBusy.INTERRUPT:
             _stop(change, calls.SUPERSEDED)
+            if change.chat.turn_id == turn_id:
+                queued_id = None  # it has left the queue already
     return change.effects(turn_id=turn_id, queued_id=queued_id)
 
 

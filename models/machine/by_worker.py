@@ -86,8 +86,17 @@ def store_compaction(tx: Session, fence: Fence, compaction: Compaction) -> Effec
     return change.effects()
 
 
-def finish_turn(tx: Session, fence: Fence, *, message: NewMessage | None = None) -> Effects:
-    """finish_turn: running → waiting, or pending with the queue's head promoted."""
+def finish_turn(
+    tx: Session,
+    fence: Fence,
+    *,
+    message: NewMessage | None = None,
+    notice: NewMessage | None = None,
+) -> Effects:
+    """finish_turn: running → waiting, or pending with the queue's head promoted.
+
+    `notice` is something about the answer that people should read and the model should not.
+    """
     change = begin(tx, fence.chat_id, Transition.FINISH_TURN, fence=fence)
     _refuse_open_calls(change, "The turn cannot end", message)
     if message is not None:
@@ -95,6 +104,8 @@ def finish_turn(tx: Session, fence: Fence, *, message: NewMessage | None = None)
         answer: tuple[int, str] | None = (answer_id, parts.text_of(message.parts))
     else:
         answer = history.last_answer(change)
+    if notice is not None:
+        history.append(change, notice)
     change.chat.crashes = 0
     history.end_turn(change, TurnState.FINISHED, answer=answer)
     history.rest_or_next(change)
@@ -178,14 +189,18 @@ def release(
     fence: Fence,
     *,
     results: Iterable[ToolResult] = (),
+    untouched: Iterable[str] = (),
     partial: NewMessage | None = None,
 ) -> Effects:
-    """release: running → pending, nothing counted; interrupting → as finish_interrupt."""
+    """release: running → pending, nothing counted; interrupting → as finish_interrupt.
+
+    `untouched` are calls that were marked as started but never began: they can run later.
+    """
     change = begin(tx, fence.chat_id, Transition.RELEASE, fence=fence)
     if change.before is Status.INTERRUPTING:
         finish_stopped(change, partial, results)
     else:
-        _hand_back(change, results)
+        _hand_back(change, results, untouched)
         change.to(Status.PENDING)
     return change.effects()
 
@@ -225,6 +240,8 @@ def _record(
         raise Rejected(
             "The assistant cannot ask for tools while earlier calls are open", "answer those first"
         )
+    if len({call.call_id for call in requested}) < len(requested):
+        raise Rejected("Two tool calls of one message share an id", "give each an id of its own")
     message_id = history.generated(change, message)
     calls.record_calls(change, message_id, requested, plans, start)
 
@@ -234,9 +251,12 @@ def _refuse_open_calls(change: Change, what: str, message: NewMessage | None = N
         raise Rejected(f"{what} while tool calls are open", "answer them, and commit")
 
 
-def _hand_back(change: Change, results: Iterable[ToolResult] = ()) -> None:
+def _hand_back(
+    change: Change, results: Iterable[ToolResult] = (), untouched: Iterable[str] = ()
+) -> None:
     """Keep the results there are; what had started without one is run again, or is unknown."""
     open_calls = calls.unsettled(change)
+    calls.unstart(open_calls, untouched)
     calls.answer(change, open_calls, results)
     calls.drop_started(change, open_calls)
     calls.settle(change, open_calls)

@@ -7,7 +7,7 @@ user's message never enters history between a call and its result.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, select
 
 from models.machine.change import Change
 from models.machine.history import append
@@ -39,6 +39,7 @@ Calls = Sequence[ToolCallRow]
 
 def unsettled(change: Change) -> Calls:
     """The calls that history waits for, in call order. Index: tool_calls_open."""
+    change.tx.flush()  # reading rows anew would undo answers that are not written yet
     return change.tx.scalars(
         select(ToolCallRow)
         .where(ToolCallRow.chat_id == change.chat.id, ~ToolCallRow.settled)
@@ -93,6 +94,13 @@ def start(change: Change, calls: Calls, call_ids: Iterable[str]) -> None:
         call.started_at = change.now
 
 
+def unstart(calls: Calls, call_ids: Iterable[str]) -> None:
+    """Take back the mark of calls that never began."""
+    for call in _named(calls, set(call_ids)):
+        if call.state is CallState.STARTED:
+            call.state, call.started_at = CallState.REQUESTED, None
+
+
 def answer(change: Change, calls: Calls, results: Iterable[ToolResult]) -> None:
     """Give calls their results. They are not in history yet."""
     by_id = {result.call_id: result for result in results}
@@ -121,7 +129,7 @@ def drop_started(change: Change, calls: Calls) -> None:
         if call.state is not CallState.STARTED:
             continue
         if call.delivery is Delivery.IDEMPOTENT:
-            call.state, call.started_at = CallState.REQUESTED, None
+            unstart([call], [call.call_id])
         else:
             result = ToolResult(call.call_id, UNKNOWN, is_error=True)
             _set(change, call, CallState.UNKNOWN, result)
@@ -140,13 +148,8 @@ def settle(change: Change, calls: Calls) -> None:
 def forget(change: Change, calls: Calls, reason: str) -> None:
     """Close calls whose message is leaving history: no result goes there."""
     close(change, calls, reason)
-    change.tx.flush([*calls]) if calls else None
-    change.tx.execute(
-        update(ToolCallRow)
-        .where(ToolCallRow.chat_id == change.chat.id, ~ToolCallRow.settled)
-        .values(settled=True)
-        .execution_options(synchronize_session=False)
-    )
+    for call in calls:
+        call.settled = True
 
 
 def _set(change: Change, call: ToolCallRow, state: CallState, result: ToolResult) -> None:

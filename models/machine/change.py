@@ -134,7 +134,7 @@ class Change:
             message_ids=tuple(self.message_ids),
             queued_id=queued_id,
             fence=Fence(chat.id, chat.lease_id, chat.history_version) if chat.lease_id else None,
-            dispatch=Dispatch(chat.id, chat.turn_id, chat.run_after)
+            dispatch=Dispatch(chat.id, chat.turn_id, self._delay())
             if runnable and chat.turn_id
             else None,
             events=tuple(self.events),
@@ -143,6 +143,10 @@ class Change:
             abandoned=tuple(self.abandoned),
             wake=chat.parent_id if rested else None,
         )
+
+    def _delay(self) -> float:
+        run_after = self.chat.run_after
+        return (run_after - self.now).total_seconds() if run_after else 0.0
 
     def _dispatches_anew(self) -> bool:
         # A pending chat that only gained a queued message already has its message on the way.

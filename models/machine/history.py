@@ -11,6 +11,7 @@ from uuid_utils.compat import uuid7
 
 from models.machine.change import Change
 from models.tables import Message, QueuedMessage, Turn
+from models.types import plain
 from rejoinder.core import parts
 from rejoinder.core.effects import Event, EventKind, TurnEnd
 from rejoinder.core.errors import Rejected
@@ -32,9 +33,11 @@ def append(change: Change, message: NewMessage, turn_id: UUID | None = None) -> 
             compressed=message.compressed,
             revision=change.version,
             parts=stored,
-            model=message.model,
+            model=message.model and plain("The model", message.model),
             context_limit=message.context_limit,
             runtime_ms=message.runtime_ms,
+            stop_reason=message.stop_reason,
+            request_id=message.request_id,
             **vars(message.usage),
         )
         .returning(Message.id)

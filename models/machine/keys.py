@@ -1,7 +1,6 @@
 """Idempotency keys: a repeated request gives the first one's answer and changes nothing."""
 
 import hashlib
-import json
 from uuid import UUID
 
 from sqlalchemy import select
@@ -9,7 +8,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from models.tables import IdempotencyKey
-from models.types import plain
+from models.types import as_json, plain
 from rejoinder.core.errors import Rejected
 from rejoinder.core.parts import Json
 
@@ -26,7 +25,7 @@ def take(  # noqa: PLR0913  # a request, and the ids it will get
             "The idempotency key is empty or longer than 255 characters",
             "use a short unique string, e.g. a UUID",
         )
-    canonical = json.dumps(request, sort_keys=True, ensure_ascii=True)
+    canonical = as_json(request, sort_keys=True)
     fingerprint = hashlib.sha256(canonical.encode()).hexdigest()
     taken = tx.execute(
         insert(IdempotencyKey)

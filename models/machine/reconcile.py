@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from models.machine import calls
+from models.machine import calls, history
 from models.machine.change import Change, begin
 from models.tables import QueuedMessage, Turn
 from rejoinder.core.effects import Cause, Effects, TurnEnd
@@ -45,6 +45,16 @@ def reconcile(tx: Session, chat_id: UUID) -> Effects:
     calls.settle(change, open_calls)
     change.chat.queue_length = queued
     change.queue_changed = True
+    surplus = (
+        select(QueuedMessage)
+        .where(QueuedMessage.chat_id == chat_id)
+        .order_by(QueuedMessage.position)
+        .offset(MAX_QUEUED)
+    )
+    for message in tx.scalars(surplus).all():
+        history.remove_queued(change, message)
+    change.chat.attempt = 0
+    change.chat.retry_state = None
     tx.execute(
         update(Turn)
         .where(Turn.id.in_(open_turns))
@@ -73,6 +83,13 @@ def _wrong_columns(change: Change, queued: int) -> list[str]:
         != (chat.status in PARKED),
         "last_error does not fit the status": (chat.last_error is not None)
         != (chat.status is Status.ERROR),
+        "the turn does not fit the status": (chat.turn_id is None) != (chat.status in AT_REST),
+        "redispatch_at does not fit the status": (chat.redispatch_at is not None)
+        != (chat.status is Status.PENDING),
+        "run_after does not fit the status": chat.run_after is not None
+        and chat.status is not Status.PENDING,
+        "woken does not fit the status": chat.woken and chat.status is not Status.RUNNING,
+        "retry_state does not fit the attempt": chat.retry_state is not None and not chat.attempt,
     }
     return [what for what, is_wrong in wrong.items() if is_wrong]
 

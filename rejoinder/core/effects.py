@@ -7,7 +7,6 @@ matters again in the rows.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
@@ -35,6 +34,7 @@ class Cause(StrEnum):
     INTERRUPT = "interrupt"
     LEASE_LOST = "lease_lost"
     DEADLINE = "deadline"
+    TIMEOUT = "timeout"  # of one tool call: it never ends a step
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,14 @@ class Fence:
 
 @dataclass(frozen=True)
 class Dispatch:
-    """Ring the doorbell: the chat is runnable, at once or not before `run_after`."""
+    """Ring the doorbell: the chat is runnable, at once or in so many seconds.
+
+    A delay, not a moment: whoever rings may have a clock that is wrong.
+    """
 
     chat_id: UUID
     turn_id: UUID
-    run_after: datetime | None = None
+    delay_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

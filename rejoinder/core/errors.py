@@ -10,13 +10,13 @@ class Refused(Exception):  # noqa: N818  # a refusal is an answer, not an error 
 
     def __init__(self, reason: str, advice: str) -> None:
         """Keep the reason and the advice apart, so that front ends can show both."""
-        super().__init__(f"{reason}: {advice}")
+        super().__init__(reason, advice)  # so that Celery can carry it between processes
         self.reason = reason
         self.advice = advice
 
-    def __reduce__(self) -> tuple[type["Refused"], tuple[str, str]]:
-        """Survive pickling: Celery carries exceptions between processes."""
-        return type(self), (self.reason, self.advice)
+    def __str__(self) -> str:
+        """Say both."""
+        return f"{self.reason}: {self.advice}"
 
 
 class Rejected(Refused):

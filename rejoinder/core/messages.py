@@ -114,6 +114,8 @@ class NewMessage:
     usage: Usage = field(default_factory=Usage)
     context_limit: int | None = None
     runtime_ms: int | None = None
+    stop_reason: str | None = None
+    request_id: str | None = None
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 
 @dataclass(frozen=True)
 class Text:
-    """Words for people or for the model."""
+    """Words for people or for the model. `extra`: what else its block held, e.g. citations."""
 
     text: str
+    extra: Mapping[str, Json] | None = None
     type: Literal["text"] = "text"
 
 
@@ -28,6 +29,7 @@ class Reasoning:
 
     text: str
     signature: str | None = None
+    extra: Mapping[str, Json] | None = None
     type: Literal["reasoning"] = "reasoning"
 
 
@@ -39,17 +41,27 @@ class ToolCall:
     name: str
     arguments: Mapping[str, Json]
     provider_executed: bool = False
+    extra: Mapping[str, Json] | None = None
     type: Literal["tool_call"] = "tool_call"
 
 
 @dataclass(frozen=True)
 class ToolResult:
-    """The answer to one tool call."""
+    """The answer to one tool call: a text, a JSON value, or a list of content blocks."""
 
     call_id: str
     content: Json
     is_error: bool = False
     type: Literal["tool_result"] = "tool_result"
+
+
+@dataclass(frozen=True)
+class ProviderBlock:
+    """A block that only its provider understands, kept verbatim and sent back to it alone."""
+
+    provider: str
+    block: Mapping[str, Json]
+    type: Literal["provider_block"] = "provider_block"
 
 
 @dataclass(frozen=True)
@@ -59,28 +71,46 @@ class Raw:
     data: Mapping[str, Json]
 
 
-Part: TypeAlias = Text | Reasoning | ToolCall | ToolResult | Raw
+Known: TypeAlias = Text | Reasoning | ToolCall | ToolResult | ProviderBlock
+Part: TypeAlias = Known | Raw
 
-_FIELDS: Mapping[str, tuple[type[Text | Reasoning | ToolCall | ToolResult], set[str], set[str]]] = {
-    "text": (Text, {"text"}, set()),
-    "reasoning": (Reasoning, {"text"}, {"signature"}),
-    "tool_call": (ToolCall, {"call_id", "name", "arguments"}, {"provider_executed"}),
+_FIELDS: Mapping[str, tuple[type[Known], set[str], set[str]]] = {
+    "text": (Text, {"text"}, {"extra"}),
+    "reasoning": (Reasoning, {"text"}, {"signature", "extra"}),
+    "tool_call": (ToolCall, {"call_id", "name", "arguments"}, {"provider_executed", "extra"}),
     "tool_result": (ToolResult, {"call_id", "content"}, {"is_error"}),
+    "provider_block": (ProviderBlock, {"provider", "block"}, set()),
 }
+
+
+_KEPT = {"content"}  # null is a value there, elsewhere it is an absence
 
 
 def to_json(part: Part) -> dict[str, Json]:
     """The stored form of a part."""
-    return dict(part.data if isinstance(part, Raw) else vars(part))
+    if isinstance(part, Raw):
+        return dict(part.data)
+    return {name: value for name, value in vars(part).items() if value is not None or name in _KEPT}
 
 
 def from_json(data: Mapping[str, Json]) -> Part:
     """The part a stored form stands for. Never fails: what does not fit stays `Raw`."""
     kind, required, optional = _FIELDS.get(str(data.get("type")), (None, set[str](), set[str]()))
     names = set(data) - {"type"}
-    if kind is None or not required <= names <= required | optional:
+    if kind is None or not required <= names <= required | optional or not _typed(data):
         return Raw(data)
     return kind(**{name: data[name] for name in names})  # type: ignore[arg-type]  # checked above
+
+
+_TYPES: Mapping[str, type] = {
+    **dict.fromkeys(("text", "signature", "call_id", "name", "provider"), str),
+    **dict.fromkeys(("arguments", "block", "extra"), Mapping),
+    **dict.fromkeys(("is_error", "provider_executed"), bool),
+}
+
+
+def _typed(data: Mapping[str, Json]) -> bool:
+    return all(isinstance(data[name], kind) for name, kind in _TYPES.items() if name in data)
 
 
 def dump(parts: Iterable[Part]) -> list[dict[str, Json]]:
@@ -108,9 +138,10 @@ def user_content(parts: Sequence[Part]) -> tuple[Part, ...]:
     if not parts:
         raise Rejected("The message is empty", "give at least one part, e.g. a text")
     for part in parts:
-        if not isinstance(part, Text | Raw):
+        kind = str(part.data.get("type")) if isinstance(part, Raw) else part.type
+        if kind in _FIELDS and not isinstance(part, Text):  # as Raw: ours, but malformed
             raise Rejected(
-                f"A user's message cannot hold a part of type {part.type!r}",
+                f"A user's message cannot hold a part like this of type {kind!r}",
                 "send text (or a provider's own content block)",
             )
         if isinstance(part, Text) and not part.text.strip():

@@ -6,25 +6,38 @@ table in docs/settings.md is generated from the fields below.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Self
+from typing import Self, TypeVar
 
 from rejoinder.core.errors import Rejected
+
+T = TypeVar("T")
+
+
+def _set(default: T, says: str) -> T:
+    value: T = field(default=default, metadata={"says": says})
+    return value
 
 
 @dataclass(frozen=True)
 class Settings:
     """Everything that can be set from outside; each field is `REJOINDER_` + its name."""
 
-    database_url: str = field(default="", metadata={"says": "Postgres, as an SQLAlchemy URL"})
-    redis_url: str = field(
-        default="", metadata={"says": "Redis or Valkey: broker, results and streams"}
-    )
-    heartbeat_seconds: float = field(
-        default=5.0, metadata={"says": "how often a worker process says that it lives"}
-    )
-    dead_after_seconds: float = field(
-        default=15.0, metadata={"says": "silence after which a worker process counts as dead"}
-    )
+    database_url: str = _set("", "Postgres, as an SQLAlchemy URL")
+    redis_url: str = _set("", "Redis or Valkey: broker, results and streams")
+    broker_url: str = _set("", "the broker, if it is another, e.g. RabbitMQ")
+    redis_prefix: str = _set("rejoinder:", "what every key of ours in Redis begins with")
+    celery_prefix: str = _set("", "what Celery's keys in Redis begin with; callers need the same")
+    model: str = _set("scripted:demo", "the model of chats that name none")
+    tools: str = _set("", "modules with tools to load, separated by commas")
+    concurrency: int = _set(100, "steps that one worker process runs at once")
+    database_pool: int = _set(10, "connections to Postgres that one process keeps")
+    max_steps: int = _set(1200, "steps of one turn, before it is stopped with a notice")
+    heartbeat_seconds: float = _set(5.0, "how often a worker process says that it lives")
+    dead_after_seconds: float = _set(15.0, "silence after which a worker process counts as dead")
+    silence_seconds: float = _set(600.0, "silence in a model's stream that counts as a failure")
+    step_seconds: float = _set(900.0, "how long one step may take")
+    tool_seconds: float = _set(300.0, "how long one tool call may take, if it does not say")
+    park_seconds: float = _set(300.0, "how long a chat waits for answers from outside")
 
     @classmethod
     def load(cls, environ: Mapping[str, str]) -> Self:
@@ -34,7 +47,7 @@ class Settings:
             name = variable(each.name)
             if (text := environ.get(name, "").strip()) == "":
                 continue
-            values[each.name] = _positive(name, text) if each.type is float else text
+            values[each.name] = text if each.type is str else _number(name, text, each.type)
         settings = cls(**values)  # type: ignore[arg-type]
         if settings.dead_after_seconds < 2 * settings.heartbeat_seconds:
             raise Rejected(
@@ -49,11 +62,12 @@ def variable(name: str) -> str:
     return f"REJOINDER_{name.upper()}"
 
 
-def _positive(name: str, text: str) -> float:
+def _number(name: str, text: str, kind: object) -> float:
     try:
-        number = float(text)
+        number = int(text) if kind is int else float(text)
     except ValueError:
-        number = 0.0
+        number = 0
     if not 0 < number < float("inf"):
-        raise Rejected(f"{name} is {text!r}", "give a number of seconds above 0")
+        what = "a whole number" if kind is int else "a number of seconds"
+        raise Rejected(f"{name} is {text!r}", f"give {what} above 0")
     return number

@@ -1,0 +1,247 @@
+"""The client for other apps: the front door's verbs, typed, and a chat's live events.
+
+It needs Celery and Redis, not Rejoinder's application: with an app of your own
+(`Client(app=celery_app)`) or just a broker (`Client(broker_url=…)`). Requests are checked here and
+again by the tasks; a refusal raises `Rejected` with what to do.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+from uuid import UUID
+
+import redis
+from celery import Celery
+from celery.result import AsyncResult
+
+from rejoinder import requests, streams
+from rejoinder.core.messages import WhenBusy
+from rejoinder.core.state import BUSY, Status
+from rejoinder.discreet import shown
+from rejoinder.results import TurnFailed
+from rejoinder.streams import StreamEvent
+
+__all__ = ["Client", "StreamEvent", "Turn", "TurnFailed"]
+
+Content = str | Sequence[Mapping[str, Any]]
+Id = str | UUID
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A message on its way to an answer."""
+
+    chat_id: str
+    turn_id: str
+    status: str
+    queued_id: int | None
+    client: "Client"
+
+    def get(self, timeout: float | None = None) -> dict[str, Any]:
+        """Wait for the answer: state, text, message id. Raises `TurnFailed` if it failed."""
+        value: dict[str, Any] = self.client.result(self.turn_id).get(timeout=timeout)
+        return value
+
+
+class Client:
+    """Talks to Rejoinder's workers."""
+
+    def __init__(
+        self,
+        app: Celery | None = None,
+        *,
+        broker_url: str | None = None,
+        redis_url: str | None = None,
+        prefix: str = "rejoinder:",
+        timeout: float = 10.0,
+    ) -> None:
+        """Use your app, or a broker. `redis_url` is for results and streams, if not the broker's."""
+        if (app is None) == (broker_url is None):
+            raise ValueError("give either app=… or broker_url=…")
+        if app is None:
+            app = Celery("rejoinder-client", broker=broker_url, backend=redis_url or broker_url)
+            app.conf.update(task_serializer="json", accept_content=["json"])
+        self.app = app
+        self._redis_url = redis_url or app.conf.result_backend or app.conf.broker_url
+        self._prefix = prefix
+        self._timeout = timeout
+        self._redis: redis.Redis | None = None
+
+    def __enter__(self) -> Self:
+        """Use as a context manager to close connections."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection that streams use."""
+        if self._redis is not None:
+            self._redis.close()
+
+    # -- verbs ------------------------------------------------------------------------------
+
+    def create_chat(  # noqa: PLR0913  # what a chat begins with
+        self,
+        content: Content,
+        *,
+        owner: str,
+        system: Content | None = None,
+        model: str = "",
+        options: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        parent_id: Id | None = None,
+        key: str | None = None,
+    ) -> Turn:
+        """Create a chat with its first message."""
+        return self._turn(
+            "create_chat",
+            requests.CreateChat,
+            content=content,
+            owner=owner,
+            system=system,
+            model=model,
+            options=options or {},
+            labels=labels or {},
+            parent_id=parent_id,
+            key=key,
+        )
+
+    def send_message(
+        self,
+        chat_id: Id,
+        content: Content,
+        *,
+        when_busy: WhenBusy | str = WhenBusy.QUEUE,
+        model: str | None = None,
+        key: str | None = None,
+    ) -> Turn:
+        """Send a message; `when_busy` is queue, interrupt or reject."""
+        return self._turn(
+            "send_message",
+            requests.SendMessage,
+            chat_id=chat_id,
+            content=content,
+            when_busy=when_busy,
+            model=model,
+            key=key,
+        )
+
+    def edit_message(
+        self, chat_id: Id, message_id: int, content: Content, *, model: str | None = None
+    ) -> Turn:
+        """Replace a user's message; what came after it is gone."""
+        return self._turn(
+            "edit_message",
+            requests.EditMessage,
+            chat_id=chat_id,
+            message_id=message_id,
+            content=content,
+            model=model,
+        )
+
+    def retry(self, chat_id: Id) -> Turn:
+        """Go on after an error."""
+        return self._turn("retry", requests.OneChat, chat_id=chat_id)
+
+    def interrupt(self, chat_id: Id, *, wait: bool = False, timeout: float = 30.0) -> Status:
+        """Stop the turn; what was written stays. With `wait`, until the chat has come to rest."""
+        answer = self.call("interrupt", requests.OneChat, chat_id=chat_id)
+        end = time.monotonic() + timeout
+        status = Status(answer["status"])
+        while wait and status in BUSY and time.monotonic() < end:
+            time.sleep(0.05)
+            status = Status(self.get_chat(chat_id)["status"])
+        return status
+
+    def promote_queued(self, chat_id: Id, queued_id: int) -> dict[str, Any]:
+        """Let a queued message come next, now."""
+        return self.call(
+            "promote_queued", requests.QueuedMessage, chat_id=chat_id, queued_id=queued_id
+        )
+
+    def delete_queued(self, chat_id: Id, queued_id: int) -> dict[str, Any]:
+        """Take a message out of the queue."""
+        return self.call(
+            "delete_queued", requests.QueuedMessage, chat_id=chat_id, queued_id=queued_id
+        )
+
+    def submit_tool_results(
+        self, chat_id: Id, results: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Answer the client-side tool calls of a chat that requires action."""
+        return self.call(
+            "submit_tool_results", requests.SubmitToolResults, chat_id=chat_id, results=results
+        )
+
+    def archive(self, chat_id: Id) -> dict[str, Any]:
+        """Archive a chat and its children."""
+        return self.call("archive", requests.OneChat, chat_id=chat_id)
+
+    def unarchive(self, chat_id: Id) -> dict[str, Any]:
+        """Bring a chat and its children back."""
+        return self.call("unarchive", requests.OneChat, chat_id=chat_id)
+
+    def get_chat(self, chat_id: Id) -> dict[str, Any]:
+        """One chat: status, queue, open calls, error."""
+        return self.call("get_chat", requests.OneChat, chat_id=chat_id)
+
+    def list_chats(self, owner: str, **filters: Any) -> dict[str, Any]:
+        """An owner's chats, newest first; filters: status, labels, archived, before, limit."""
+        return self.call("list_chats", requests.ListChats, owner=owner, **filters)
+
+    def get_messages(self, chat_id: Id, *, after: int = 0, limit: int = 100) -> dict[str, Any]:
+        """A page of a chat's messages."""
+        return self.call(
+            "get_messages", requests.GetMessages, chat_id=chat_id, after=after, limit=limit
+        )
+
+    # -- streams ----------------------------------------------------------------------------
+
+    def stream(
+        self, chat_id: Id, *, after: str | None = None, idle_seconds: float = 5.0
+    ) -> Iterator[StreamEvent | None]:
+        """Follow a chat's events after a cursor, for ever; None when nothing came for a while.
+
+        Every event has a `cursor` to go on from later, in any process. A `gap` event says that
+        something was missed: read `get_messages` again.
+        """
+        name = streams.key_of(self._prefix, chat_id)
+        return streams.read(self._connect(), name, after=after, block_seconds=idle_seconds)
+
+    def cursor(self, chat_id: Id) -> str:
+        """The cursor behind all events so far. Take it before you read messages, then `stream`."""
+        return streams.latest(self._connect(), streams.key_of(self._prefix, chat_id))
+
+    def result(self, turn_id: Id) -> AsyncResult:
+        """A turn's result."""
+        return AsyncResult(str(turn_id), app=self.app)
+
+    # -- plumbing ---------------------------------------------------------------------------
+
+    def call(self, verb: str, kind: type[requests.Request], **arguments: Any) -> dict[str, Any]:
+        """Run a front-door task and wait for what it says."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        checked = requests.check(kind, given).model_dump(mode="json", exclude_unset=True)
+        sent = self.app.send_task(
+            f"rejoinder.{verb}",
+            kwargs=checked,
+            queue="rejoinder.control",
+            argsrepr="()",
+            kwargsrepr=shown(checked),
+        )
+        answer: dict[str, Any] = sent.get(timeout=self._timeout, disable_sync_subtasks=False)
+        return answer
+
+    def _turn(self, verb: str, kind: type[requests.Request], **arguments: Any) -> Turn:
+        answer = self.call(verb, kind, **arguments)
+        return Turn(
+            answer["chat_id"], answer["turn_id"], answer["status"], answer["queued_id"], self
+        )
+
+    def _connect(self) -> "redis.Redis":
+        if self._redis is None:
+            self._redis = redis.Redis.from_url(self._redis_url, health_check_interval=30)
+        return self._redis

@@ -1,0 +1,228 @@
+"""What the model is shown: a prompt that is valid whatever history holds.
+
+History is never changed here; it heals on the way out. Empty and poisoned parts go, calls and
+results are paired, blocks of another provider stay at home, and what may be cached is marked.
+Assembling an assembled prompt changes nothing. What one provider's API wants beyond this is in its
+own file under `rejoinder/providers`.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, assert_never
+
+from rejoinder.core.messages import Role
+from rejoinder.core.model import PromptMessage, StopReason, ToolSpec
+from rejoinder.core.parts import (
+    Part,
+    ProviderBlock,
+    Raw,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    open_calls,
+)
+
+NO_RESULT = "There is no result: the call was interrupted before it finished."
+EARLIER = "(The conversation before this point is not shown.)"
+CONTINUE = "Continue."
+
+_OURS = frozenset({"text", "reasoning", "tool_call", "tool_result", "provider_block"})
+_RELEASE = re.compile(r"(-latest|-0|[-@]\d{8})$")
+
+
+class Spoken(Protocol):
+    """A message of history, or of a prompt."""
+
+    @property
+    def role(self) -> Role:
+        """Who speaks."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What is said."""
+
+    @property
+    def model(self) -> str | None:
+        """The model that said it, as `provider:model`."""
+
+    @property
+    def stop(self) -> str | None:
+        """Why it stopped there."""
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Whom the prompt is for."""
+
+    provider: str
+    family: str | None
+
+    def produced(self, model: str | None) -> tuple[bool, bool]:
+        """Whether its provider, and a model of its family, said this; unknown is a stranger."""
+        provider, _, name = (model or "").partition(":")
+        ours = provider == self.provider
+        return ours, ours and self.family in (None, _family(name))
+
+
+def assemble(
+    history: Iterable[Spoken], provider: str, *, model: str | None = None, caching: bool = False
+) -> tuple[PromptMessage, ...]:
+    """The prompt for a provider's model (without a model, its families are not told apart)."""
+    reader = _Reader(provider, None if model is None else _family(model))
+    healed = [m for spoken in history if (m := _healed(spoken, reader)).parts]
+    system = [m for m in healed if m.role is Role.SYSTEM]
+    talk = [*_paired([m for m in healed if m.role is not Role.SYSTEM])]
+    if not talk or talk[0].role is not Role.USER:
+        talk.insert(0, PromptMessage(Role.USER, (Text(EARLIER),)))
+    if _needs_an_answer(talk[-1]):
+        talk.append(PromptMessage(Role.USER, (Text(CONTINUE),)))
+    marks = _marks(len(system), len(system) + len(talk)) if caching else frozenset[int]()
+    return tuple(replace(m, cached=n in marks) for n, m in enumerate((*system, *talk)))
+
+
+def active_tools(
+    tools: Iterable[ToolSpec], names: Collection[str] | None = None
+) -> tuple[ToolSpec, ...]:
+    """The tools that this turn may use (None: all), each once, in an order that never changes."""
+    known = {tool.name: tool for tool in tools if names is None or tool.name in names}
+    return tuple(known[name] for name in sorted(known))
+
+
+def _family(model: str) -> str:
+    """A model without its release: aliases and dated names of one model are the same."""
+    return _RELEASE.sub("", model.strip().lower())
+
+
+def _marks(system: int, total: int) -> frozenset[int]:
+    """What may be cached: the system block's last message, and the last two of all."""
+    return frozenset({system - 1, total - 2, total - 1}) - {-1, -2}
+
+
+def _needs_an_answer(last: PromptMessage) -> bool:
+    """Whether an assistant has the last word, and did not ask to go on."""
+    if last.role is not Role.ASSISTANT or last.stop == StopReason.PAUSE:
+        return False
+    end = last.parts[-1]
+    return not (isinstance(end, ToolCall | ProviderBlock))
+
+
+def _healed(message: Spoken, reader: _Reader) -> PromptMessage:
+    """The parts of a message that its role may say and that its reader can take."""
+    parts = [_recognised(part) for part in message.parts]
+    ours, same = reader.produced(message.model)
+    match message.role:
+        case Role.SYSTEM:
+            kept: Iterable[Part] = (p for p in parts if _is_said(p))
+        case Role.USER:
+            kept = (p for p in parts if _is_said(p) or _is_block(p))
+        case Role.TOOL:
+            kept = (p for p in parts if isinstance(p, ToolResult))
+        case Role.ASSISTANT:
+            kept = _answer(parts, reader, ours=ours, same=same)
+        case _:
+            assert_never(message.role)
+    stop = message.stop if ours else None
+    return PromptMessage(message.role, tuple(kept), model=message.model, stop=stop)
+
+
+def _is_said(part: Part) -> bool:
+    return isinstance(part, Text) and bool(part.text.strip())
+
+
+def _is_block(part: Part) -> bool:
+    """A content block that a user may send, such as an image; only its provider can judge it."""
+    return isinstance(part, Raw) and isinstance(part.data.get("type"), str)
+
+
+def _recognised(part: Part) -> Part:
+    """A part as it was meant. A row of ours that is damaged heals, or becomes an empty text."""
+    if isinstance(part, ToolCall) and not isinstance(part.arguments, Mapping):
+        return replace(part, arguments={})  # a type is no proof here
+    if not isinstance(part, Raw) or part.data.get("type") not in _OURS:
+        return part
+    data = part.data
+    match data:
+        case {"type": "text", "text": str(text)}:
+            return Text(text)
+        case {"type": "tool_call", "call_id": str(call_id), "name": str(name)}:
+            arguments = data.get("arguments")
+            run_there = data.get("provider_executed") is True
+            found = arguments if isinstance(arguments, Mapping) else {}
+            return ToolCall(call_id, name, found, provider_executed=run_there)
+        case {"type": "tool_result", "call_id": str(call_id)}:
+            return ToolResult(call_id, data.get("content"), is_error=data.get("is_error") is True)
+        case _:
+            return Text("")
+
+
+def _answer(parts: Iterable[Part], reader: _Reader, *, ours: bool, same: bool) -> Iterator[Part]:
+    """What of an assistant's message can go back to this reader."""
+    run_there: set[str] = set()
+    for part in parts:
+        match part:
+            case Text():
+                keep = _is_said(part)
+            case Reasoning():
+                keep = same and bool(part.signature)  # unsigned, nobody can check it
+            case ToolCall(provider_executed=True):
+                keep = ours
+                run_there.add(part.call_id)
+            case ToolCall():
+                keep = bool(part.call_id and part.name)
+            case ToolResult():
+                keep = ours and part.call_id in run_there
+            case ProviderBlock():
+                keep = part.provider == reader.provider
+            case Raw():
+                keep = False
+            case _:
+                assert_never(part)
+        if keep:
+            yield part if ours else _plain(part)
+
+
+def _plain(part: Part) -> Part:
+    """The same without what only its provider understands."""
+    return replace(part, extra=None) if isinstance(part, Text | ToolCall) else part
+
+
+def _paired(talk: Sequence[PromptMessage]) -> Iterator[PromptMessage]:
+    """Every call answered directly after its message, in call order; nothing answered twice."""
+    results: defaultdict[str, list[tuple[int, ToolResult]]] = defaultdict(list)
+    for place, message in enumerate(talk):
+        for part in message.parts if message.role is Role.TOOL else ():
+            if isinstance(part, ToolResult):
+                results[part.call_id].append((place, part))
+    called: set[str] = set()
+    for place, message in enumerate(talk):
+        match message.role:
+            case Role.ASSISTANT:
+                parts = tuple(_new(message.parts, called))
+                if parts:
+                    yield replace(message, parts=parts)
+                if calls := open_calls(parts):
+                    found = (_result(call, place, results[call.call_id]) for call in calls)
+                    yield PromptMessage(Role.TOOL, tuple(found))
+            case Role.TOOL:
+                pass  # each result has gone to its call; what is left belongs to none
+            case _:
+                yield message
+
+
+def _new(parts: Iterable[Part], called: set[str]) -> Iterator[Part]:
+    """Without the calls that were made before: an id may be used once."""
+    for part in parts:
+        if isinstance(part, ToolCall):
+            if part.call_id in called:
+                continue
+            called.add(part.call_id)
+        yield part
+
+
+def _result(call: ToolCall, place: int, found: Iterable[tuple[int, ToolResult]]) -> ToolResult:
+    """The first result after the call, wherever it stands; else an honest substitute."""
+    given = (result for after, result in found if after > place)
+    return next(given, ToolResult(call.call_id, NO_RESULT, is_error=True))

@@ -1,0 +1,182 @@
+"""Claude, through Anthropic's own SDK.
+
+Reads the raw events of a streamed answer: the SDK's typed events drop pings and fields they do not
+know, and cost more. The SDK's retries are off (there is one retry layer) and so are its spans. Key
+and address come from the environment, where the SDK finds them. Converting is done in
+`anthropic_request.py`, `anthropic_stream.py` and `anthropic_blocks.py`.
+"""
+
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any, cast
+
+import anyio
+import httpx2
+from anthropic import AnthropicError, APIStatusError, AsyncAnthropic, AsyncStream
+
+from rejoinder.core.failures import FailureKind
+from rejoinder.core.model import LiveItem, ModelRequest, Profile, Progress
+from rejoinder.core.parts import Json
+from rejoinder.providers import anthropic_models
+from rejoinder.providers.anthropic_blocks import NAME, wire_name
+from rejoinder.providers.anthropic_request import body_of
+from rejoinder.providers.anthropic_stream import Answer
+from rejoinder.providers.details import clean
+from rejoinder.providers.errors import BrokenStreamError, ProviderError, classify, failure
+
+# The silence limit of the stream is the real one; this is for a dead line without one.
+TIMEOUT = httpx2.Timeout(900.0, connect=10.0)
+DRAIN_SECONDS = 1.0
+NO_KEY = "There is no API key for Anthropic: set ANTHROPIC_API_KEY for the workers."
+NO_STREAM = "Anthropic answered with something else than a stream: check ANTHROPIC_BASE_URL."
+
+
+class AnthropicProvider:
+    """The Messages API. One client, made when it is first needed."""
+
+    name = NAME
+
+    def __init__(self, **client_options: Any) -> None:  # noqa: ANN401  # the SDK's own
+        """Take options of `AsyncAnthropic`, for those whom the environment does not suit."""
+        self._options = client_options
+        self._client: AsyncAnthropic | None = None
+
+    def profile(self, model: str) -> Profile:
+        """What a model can do."""
+        return anthropic_models.profile(model)
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[LiveItem, None]:
+        """Ask, and yield the answer as it comes."""
+        names = {wire_name(tool.name): tool.name for tool in request.tools}
+        request_id: str | None = None
+        try:
+            async with self._response(request) as response:
+                request_id = response.headers.get("request-id")
+                answer = Answer(names, request_id)
+                events = _events(response)
+                async for event in events:
+                    items = [*answer.take(event)]
+                    for item in items or (Progress(),):
+                        yield item
+                    if answer.ended:
+                        break
+                answer.require_end()
+                await _drain(events)
+        except Exception as error:
+            raise classify(error, NAME, request_id=request_id) from error
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def _response(self, request: ModelRequest) -> "_Response":
+        body = body_of(request, self.profile(request.model))
+        betas = request.options.extra.get("betas")
+        headers = {"anthropic-beta": ",".join(map(str, betas))} if isinstance(betas, list) else {}
+        return _Response(self._connected(), body, headers)
+
+    def _connected(self) -> AsyncAnthropic:
+        if self._client is None:
+            made = {"max_retries": 0, "timeout": TIMEOUT, "open_telemetry": False, **self._options}
+            try:
+                client = AsyncAnthropic(**cast("Any", made))
+            except AnthropicError as error:  # credentials that cannot be read
+                raise _without_key(clean(str(error))) from error
+            if not _has_credentials(client):
+                raise _without_key()
+            self._client = client
+        return self._client
+
+
+class _Response:
+    """The HTTP response to one request, closed on the way out."""
+
+    def __init__(
+        self, client: AsyncAnthropic, body: dict[str, Json], headers: Mapping[str, str]
+    ) -> None:
+        # Named arguments of the SDK may lag behind the API, `extra_body` does not.
+        self._opening = client.messages.with_streaming_response.create(
+            model=cast("Any", body.pop("model")),
+            max_tokens=cast("Any", body.pop("max_tokens")),
+            messages=cast("Any", body.pop("messages")),
+            stream=True,
+            extra_body=body,
+            extra_headers=dict(headers),
+        )
+
+    async def __aenter__(self) -> httpx2.Response:
+        response = (await self._opening.__aenter__()).http_response
+        kind = response.headers.get("content-type", "")
+        if "event-stream" in kind or "json" in kind or not kind:
+            return response
+        await self._opening.__aexit__(None, None, None)
+        raise ProviderError(
+            failure(
+                FailureKind.CONFIG,
+                NAME,
+                message=NO_STREAM,
+                detail=f"content-type: {kind}",
+                status_code=response.status_code,
+                request_id=response.headers.get("request-id"),
+            )
+        )
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._opening.__aexit__(*cast("Any", exc))
+
+
+class _Body:
+    """A response's bytes, and a blank line: some servers leave out the one after the last event."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self._response = response
+
+    async def aiter_bytes(self) -> AsyncIterator[bytes]:
+        async for chunk in self._response.aiter_bytes():
+            yield chunk
+        yield b"\n\n"
+
+
+async def _events(response: httpx2.Response) -> AsyncIterator[Mapping[str, Json]]:
+    """The events, as JSON. A JSON body instead of a stream is an answer in one event."""
+    if "json" in response.headers.get("content-type", ""):
+        message = _parsed(await response.aread(), response)
+        yield {"type": "message_start", "message": message}
+        yield {"type": "message_stop"}
+        return
+    async for event in AsyncStream.raw_events(cast("httpx2.Response", _Body(response))):
+        if event.data:
+            yield _parsed(event.data, response)
+
+
+async def _drain(events: AsyncIterator[object]) -> None:
+    """Read to the end of the body, so that the connection can be used again."""
+    with contextlib.suppress(Exception), anyio.move_on_after(DRAIN_SECONDS):
+        async for _ in events:
+            pass
+
+
+def _parsed(data: str | bytes, response: httpx2.Response) -> Mapping[str, Json]:
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise BrokenStreamError("an event is not complete") from error
+    if not isinstance(found, Mapping):
+        raise BrokenStreamError("an event is no object")
+    if found.get("type") == "error":
+        raise APIStatusError("an error within the stream", response=response, body=found)
+    return found
+
+
+def _without_key(detail: str | None = None) -> ProviderError:
+    return ProviderError(failure(FailureKind.MISSING_KEY, NAME, message=NO_KEY, detail=detail))
+
+
+def _has_credentials(client: AsyncAnthropic) -> bool:
+    if client.api_key or client.auth_token or client.credentials:
+        return True
+    sent = {name.lower() for name in client.default_headers}
+    return not sent.isdisjoint({"authorization", "x-api-key"})

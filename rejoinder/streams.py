@@ -1,0 +1,202 @@
+"""A chat's events in a Redis stream: written in batches, read by cursor from anywhere.
+
+The stream is a window, not the truth: it is capped and expires, and everything durable in it stands
+in Postgres too. A reader that missed something is told so (`gap`) and reads the messages instead.
+Writing never blocks a step and never fails one; what Redis does not take is dropped, and the reader
+sees the gap.
+"""
+
+import contextlib
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import redis
+
+from rejoinder.core.parts import Json
+
+log = logging.getLogger(__name__)
+
+BATCH_SECONDS = 0.04
+"""How long deltas are collected. People cannot see less, and a pipeline carries many chats."""
+MAX_EVENTS = 10_000
+"""Per chat, roughly; older ones are cut off."""
+EXPIRE_SECONDS = 24 * 3600
+MAX_WAITING = 50_000
+"""Events held back while Redis is away; beyond that the oldest are dropped."""
+START = "0-0"
+
+
+@dataclass(frozen=True)
+class StreamEvent:
+    """One event, and the cursor to go on from after it."""
+
+    cursor: str
+    kind: str
+    data: Mapping[str, Any]
+
+
+def key_of(prefix: str, chat_id: UUID | str) -> str:
+    """The name of a chat's stream."""
+    return f"{prefix}chat:{chat_id}"
+
+
+class EventWriter:
+    """Sends events in the order they were added, in batches, from a thread of its own."""
+
+    def __init__(self, client: "redis.Redis", prefix: str) -> None:
+        """Start the thread with the first event."""
+        self._client = client
+        self._prefix = prefix
+        self._waiting: deque[tuple[UUID, dict[str, Json]]] = deque(maxlen=MAX_WAITING)
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._urgent = threading.Event()
+        self._sending = threading.Lock()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def add(self, chat_id: UUID, kind: str, data: Mapping[str, Json], *, now: bool = True) -> None:
+        """Add an event; `now` sends it (and all before it) without waiting for the batch."""
+        with self._lock:
+            self._waiting.append((chat_id, {"kind": kind, **data}))
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+                self._thread.start()
+        self._wake.set()
+        if now:
+            self._urgent.set()
+
+    def flush(self) -> None:
+        """Send what is waiting, now, from this thread."""
+        with self._sending:
+            batch = self._take()
+            if batch:
+                self._send(batch)
+
+    def close(self) -> None:
+        """Send the rest and end the thread."""
+        self._closed = True
+        self._wake.set()
+        self._urgent.set()
+        if self._thread is not None:
+            self._thread.join(timeout=2)
+        self.flush()
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._wake.wait()
+            self._urgent.wait(BATCH_SECONDS)
+            self._wake.clear()
+            self._urgent.clear()
+            self.flush()
+
+    def _take(self) -> list[tuple[UUID, dict[str, Json]]]:
+        with self._lock:
+            batch = list(self._waiting)
+            self._waiting.clear()
+        return coalesce(batch)
+
+    def _send(self, batch: list[tuple[UUID, dict[str, Json]]]) -> None:
+        pipe = self._client.pipeline(transaction=False)
+        for chat_id, event in batch:
+            name = key_of(self._prefix, chat_id)
+            body = json.dumps(event, separators=(",", ":"))
+            pipe.xadd(name, {"e": body}, maxlen=MAX_EVENTS, approximate=True)
+        for name in {key_of(self._prefix, chat_id) for chat_id, _ in batch}:
+            pipe.expire(name, EXPIRE_SECONDS)
+        try:
+            pipe.execute()
+        except redis.RedisError as error:
+            log.warning("%d events could not be sent: %s", len(batch), error)
+
+
+def coalesce(batch: list[tuple[UUID, dict[str, Json]]]) -> list[tuple[UUID, dict[str, Json]]]:
+    """Join neighbouring deltas of one part: the last one's `seq` stays, `n` says how many."""
+    joined: list[tuple[UUID, dict[str, Json]]] = []
+    last: dict[UUID, dict[str, Json]] = {}
+    for chat_id, event in batch:
+        before = last.get(chat_id)
+        if before is not None and _same_part(before, event):
+            before["text"] = str(before["text"]) + str(event["text"])
+            before["seq"], before["n"] = event["seq"], int(str(before["n"])) + 1
+            continue
+        event = dict(event)  # noqa: PLW2901  # ours to extend
+        last[chat_id] = event
+        joined.append((chat_id, event))
+    return joined
+
+
+def _same_part(one: Mapping[str, Json], other: Mapping[str, Json]) -> bool:
+    same = ("kind", "of", "index", "history_version", "attempt")
+    return (
+        one.get("kind") == "part"
+        and "text" in one
+        and "text" in other
+        and all(one.get(name) == other.get(name) for name in same)
+    )
+
+
+def read(
+    client: "redis.Redis",
+    name: str,
+    *,
+    after: str | None = None,
+    block_seconds: float = 5.0,
+    count: int = 500,
+) -> Iterator[StreamEvent | None]:
+    """Yield events after a cursor, for ever; None whenever nothing came for `block_seconds`.
+
+    A `gap` event comes first if events after the cursor were cut off or have expired.
+    """
+    cursor = after or START
+    if after not in (None, START) and _missed(client, name, cursor):
+        yield StreamEvent(cursor, "gap", {"after": cursor})
+    while True:
+        found = client.xread({name: cursor}, count=count, block=max(1, int(block_seconds * 1000)))
+        if not found:
+            yield None
+            continue
+        for event in _events(found):
+            cursor = event.cursor
+            yield event
+
+
+def latest(client: "redis.Redis", name: str) -> str:
+    """The cursor behind everything there is now: take it before reading messages, then follow."""
+    newest: Any = client.xrevrange(name, count=1)
+    return _text(newest[0][0]) if newest else START
+
+
+def _events(found: Any) -> Iterator[StreamEvent]:  # noqa: ANN401  # RESP2 and RESP3 differ
+    entries = found.values() if isinstance(found, dict) else (entry[1] for entry in found)
+    for group in entries:
+        rows = group[0] if group and isinstance(group[0], list) else group
+        for identity, fields in rows:
+            body = fields.get(b"e", fields.get("e"))
+            data = json.loads(body)
+            yield StreamEvent(_text(identity), data.pop("kind"), data)
+
+
+def _missed(client: "redis.Redis", name: str, cursor: str) -> bool:
+    with contextlib.suppress(redis.ResponseError):
+        info: Any = client.xinfo_stream(name)
+        cut_off = _text(info.get("max-deleted-entry-id", START))
+        return _order(cut_off) > _order(cursor) or _order(cursor) > _order(
+            _text(info["last-generated-id"])
+        )
+    return True  # there is no stream: it has expired, or Redis was emptied
+
+
+def _order(cursor: str) -> tuple[int, int]:
+    milliseconds, _, number = cursor.partition("-")
+    return int(milliseconds), int(number or 0)
+
+
+def _text(value: Any) -> str:  # noqa: ANN401
+    return value.decode() if isinstance(value, bytes) else str(value)

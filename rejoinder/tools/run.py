@@ -1,0 +1,293 @@
+"""Running the tool calls of one assistant message: all at once, results in call order.
+
+Whatever goes wrong in one call is an error result of that call, in words for the model; the others
+do not notice. When the step's `Cancellation` fires, async tools are cancelled and blocking ones are
+left behind; `Ran` says which results are there and which calls have none. Nothing here knows rows.
+"""
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import anyio
+
+from rejoinder.core.cancellation import Cancellation
+from rejoinder.core.effects import Cause
+from rejoinder.core.parts import Json, ToolCall, ToolResult
+from rejoinder.tools.cap import cap, readable, result_limit
+from rejoinder.tools.context import ToolContext
+from rejoinder.tools.define import FunctionTool, ToolError
+from rejoinder.tools.registry import Registry
+from rejoinder.tools.results import ResultError, content_of
+from rejoinder.tools.schema import ArgumentsError
+from rejoinder.tools.threads import ToolExit, in_thread
+
+DEFAULT_TIMEOUT = 120.0
+MAX_THREADS = 32
+"""Blocking tools of one message that run at once; further ones wait for their turn."""
+
+_log = logging.getLogger(__name__)
+
+MakeContext = Callable[[ToolCall, Cancellation], ToolContext]
+"""Given a call that begins and its own cancellation (the step's, or its time is up), its context.
+Not called for a call that is refused before it begins."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How the calls of one message ended."""
+
+    results: tuple[ToolResult, ...]
+    """What finished, in call order."""
+    unfinished: tuple[str, ...] = ()
+    """Ids of calls without a result, in call order. Empty unless there is a cause."""
+    untouched: tuple[str, ...] = ()
+    """Those among the unfinished that never began: to run them again is safe."""
+    cause: Cause | None = None
+    """Why there are unfinished calls."""
+
+
+@dataclass
+class _Slot:
+    call: ToolCall
+    begun: bool = False
+    result: ToolResult | None = None
+    escaped: BaseException | None = None
+    """Not ours to answer. It is raised by the caller's task: asyncio ends the whole event loop when
+    a task of its own lets a SystemExit or KeyboardInterrupt go."""
+
+    def fail(self, message: str) -> None:
+        self.result = ToolResult(self.call.call_id, readable(message), is_error=True)
+
+
+async def run_calls(  # noqa: PLR0913  # all but two are named
+    calls: Sequence[ToolCall],
+    registry: Registry,
+    *,
+    make_context: MakeContext,
+    cancellation: Cancellation,
+    active: Collection[str] | None = None,
+    default_timeout: float = DEFAULT_TIMEOUT,
+    context_limit: int | None = None,
+    on_result: Callable[[ToolResult], None] | None = None,
+    max_threads: int = MAX_THREADS,
+) -> Ran:
+    """Run the calls concurrently and wait for all, or until the cancellation fires.
+
+    `active` refuses every other tool. `on_result` is told each result as soon as it is there, in
+    the event loop. Only what is no `Exception` leaves this function: a cancellation of the task it
+    runs in, a KeyboardInterrupt, a `Cancelled` that is not about these calls.
+    """
+    run = _Run(
+        registry=registry,
+        make_context=make_context,
+        cancellation=cancellation,
+        active=active,
+        default_timeout=default_timeout,
+        limit=result_limit(context_limit),
+        on_result=on_result,
+        threads=anyio.CapacityLimiter(max_threads),
+    )
+    slots = [_Slot(call) for call in calls]
+    async with anyio.create_task_group() as group:
+        for slot in slots:
+            group.start_soon(run.answer, slot, group.cancel_scope)
+    for slot in slots:
+        if slot.escaped is not None:
+            raise slot.escaped
+    without = [slot for slot in slots if slot.result is None]
+    return Ran(
+        results=tuple(slot.result for slot in slots if slot.result is not None),
+        unfinished=tuple(slot.call.call_id for slot in without),
+        untouched=tuple(slot.call.call_id for slot in without if not slot.begun),
+        cause=cancellation.cause if without else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Run:
+    registry: Registry
+    make_context: MakeContext
+    cancellation: Cancellation
+    active: Collection[str] | None
+    default_timeout: float
+    limit: int
+    on_result: Callable[[ToolResult], None] | None
+    threads: anyio.CapacityLimiter
+
+    async def answer(self, slot: _Slot, siblings: anyio.CancelScope) -> None:
+        """Give the slot a result, unless it is cancelled before."""
+        stop = Cancellation()
+        with anyio.CancelScope() as scope, _stopped_by(self.cancellation, stop, scope):
+            try:
+                await self._attempt(slot, stop)
+            except BaseException as error:  # noqa: BLE001  # sorted there
+                self._judge(error, slot, stop)
+        if slot.escaped is not None:
+            siblings.cancel()
+            return
+        if slot.result is None and stop.cause is Cause.TIMEOUT:
+            slot.fail(self._timed_out(slot.call.name))
+        if slot.result is not None:
+            self._report(slot.result)
+
+    async def _attempt(self, slot: _Slot, stop: Cancellation) -> None:
+        if stop.cancelled:
+            return
+        tool = self._find(slot.call.name)
+        if isinstance(tool, str):
+            slot.fail(tool)
+            return
+        arguments = tool.signature.check(tool.name, slot.call.arguments)
+        if tool.is_async:
+            content = await self._call(tool, arguments, slot, stop)
+        else:
+            async with self.threads:
+                if self.cancellation.cancelled:
+                    return  # the thread it waited for was freed by the very cancellation
+                content = await self._call(tool, arguments, slot, stop)
+        slot.result = ToolResult(slot.call.call_id, content)
+
+    async def _call(
+        self,
+        tool: FunctionTool[..., Any],
+        arguments: dict[str, Any],
+        slot: _Slot,
+        stop: Cancellation,
+    ) -> Json:
+        nothing = "ok" if tool.signature.returns_nothing else "null"
+
+        def blocking() -> tuple[object, Json]:
+            value = tool.function(**arguments)
+            if inspect.isawaitable(value):  # a coroutine function behind a plain wrapper
+                return value, None
+            return None, content_of(value, self.limit, nothing=nothing)
+
+        slot.begun = True
+        context = self.make_context(slot.call, stop)
+        if tool.signature.context is not None:
+            arguments[tool.signature.context] = context
+        with _timer(self._timeout(tool), stop):
+            if tool.is_async:
+                awaitable: Any = tool.function(**arguments)
+            else:
+                awaitable, content = await in_thread(blocking, f"tool {tool.name}")
+                if awaitable is None:
+                    return content
+            return content_of(await awaitable, self.limit, nothing=nothing)
+
+    def _judge(self, error: BaseException, slot: _Slot, stop: Cancellation) -> None:
+        """Turn what a tool raised into its result, or let it go on."""
+        name = slot.call.name
+        exits = isinstance(error, SystemExit)
+        if isinstance(error, KeyboardInterrupt | GeneratorExit) or (exits and _in_main_thread()):
+            slot.escaped = error  # a signal, perhaps
+        elif isinstance(error, anyio.get_cancelled_exc_class()):
+            if anyio.current_effective_deadline() == -inf:
+                raise error
+            slot.fail(f"{name} was cancelled from within, by what it waited for.")
+        elif stop.cancelled:
+            pass  # it broke off because it was told to: no result
+        elif isinstance(error, ToolError | ArgumentsError | ResultError):
+            slot.fail(cap(readable(str(error)), self.limit))
+        elif isinstance(error, Exception) or exits:
+            ids = {"call_id": slot.call.call_id, "tool": name}
+            _log.error("tool %s failed", name, exc_info=error, extra=ids)
+            slot.fail(cap(readable(_told(error)), self.limit))
+        else:
+            slot.escaped = error
+
+    def _find(self, name: str) -> FunctionTool[..., Any] | str:
+        """The tool to run, or why there is none."""
+        tool = self.registry.get(name)
+        usable = [n for n in self.registry.names if self.active is None or n in self.active]
+        there_are = f"there are: {', '.join(usable)}" if usable else "there are none"
+        if tool is None:
+            return f"There is no tool {name}; {there_are}."
+        if name not in usable:
+            return f"The tool {name} is not active in this turn; {there_are}."
+        if not isinstance(tool, FunctionTool):
+            return f"The tool {name} is not one that a worker can run."
+        return tool
+
+    def _timeout(self, tool: FunctionTool[..., Any]) -> float:
+        return self.default_timeout if tool.timeout is None else tool.timeout
+
+    def _timed_out(self, name: str) -> str:
+        tool = self.registry.get(name)
+        assert isinstance(tool, FunctionTool)  # noqa: S101  # only such a call has a timer
+        after = (
+            "it was cancelled; what it had done by then stays done"
+            if tool.is_async
+            else "it may still be running"
+        )
+        return f"{name} timed out after {self._timeout(tool):g} s; {after}."
+
+    def _report(self, result: ToolResult) -> None:
+        if self.on_result is None:
+            return
+        try:
+            self.on_result(result)
+        except Exception:  # noqa: BLE001  # a listener's fault never becomes the call's
+            _log.exception("the result of call %s was not told", result.call_id)
+
+
+@contextmanager
+def _stopped_by(step: Cancellation, stop: Cancellation, scope: anyio.CancelScope) -> Iterator[None]:
+    """Let the step's cancellation fire the call's, and the call's cancel the scope."""
+    loop = asyncio.get_running_loop()
+    inside = True
+
+    def close() -> None:
+        if inside:
+            scope.cancel()
+
+    def wake(_cause: Cause) -> None:
+        with suppress(RuntimeError):  # the loop is gone: nothing is left to cancel
+            loop.call_soon_threadsafe(close)
+
+    def pass_on(cause: Cause) -> None:
+        stop.cancel(cause)
+
+    stop.on_cancel(wake)
+    forget = step.on_cancel(pass_on)
+    try:
+        yield
+    finally:
+        inside = False
+        forget()
+
+
+@contextmanager
+def _timer(seconds: float, stop: Cancellation) -> Iterator[None]:
+    if seconds == inf:
+        yield
+        return
+    timer = asyncio.get_running_loop().call_later(seconds, stop.cancel, Cause.TIMEOUT)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _told(error: BaseException) -> str:
+    """An exception in one line for the model: its type and message, nothing of our insides."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, ToolError | ToolExit):
+        return str(error)
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001  # its own __str__ is broken
+        message = ""
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

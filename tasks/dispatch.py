@@ -1,0 +1,88 @@
+"""The only place that publishes: what a committed transition makes known.
+
+Steps to the broker, events to the chat's readers, hints to the owner of a lease, results of turns,
+wake-ups of parents. Always after the commit, and nothing here may fail the caller: whatever is lost
+is found again by the sweep, or read from the rows.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import UUID
+
+from celery import states
+from uuid_utils.compat import uuid7
+
+from models import machine
+from models.engine import transaction
+from rejoinder.core.effects import Dispatch, Effects, TurnEnd
+from rejoinder.core.messages import TurnState
+from rejoinder.results import failed, outcome
+from tasks import app
+from tasks.runtime import Runtime
+from tasks.timers import after
+
+log = logging.getLogger(__name__)
+
+STEP = "rejoinder.step"
+
+
+def publish(runtime: Runtime, effects: Effects) -> None:
+    """Make a committed transition known."""
+    for event in effects.events:
+        data = {**event.data, "version": effects.snapshot_version}
+        _safely(runtime.events.add, effects.chat_id, event.kind, data)
+    for hint in effects.hints:
+        runtime.cancel(hint.lease_id, hint.cause)
+    for end in effects.ended:
+        _safely(store_result, effects.chat_id, end)
+    for external_id in effects.abandoned:
+        _safely(app.control.revoke, external_id)
+    if effects.dispatch is not None:
+        dispatch(effects.dispatch)
+    if effects.wake is not None:
+        _safely(wake, runtime, effects.wake)
+
+
+def dispatch(to: Dispatch) -> None:
+    """Ring for a step, at once or when it is due."""
+    if to.delay_seconds > 0:
+        after(to.delay_seconds, lambda: dispatch(Dispatch(to.chat_id, to.turn_id)))
+        return
+    _safely(
+        app.send_task,
+        STEP,
+        kwargs={"chat_id": str(to.chat_id)},
+        task_id=str(uuid7()),  # a fresh id per step: Terminate must find the one that runs
+        ignore_result=True,
+        stamped_headers=["turn_id"],
+        turn_id=str(to.turn_id),
+    )
+
+
+def dispatch_all(many: Iterable[Dispatch]) -> None:
+    """Ring for many."""
+    for each in many:
+        dispatch(each)
+
+
+def wake(runtime: Runtime, chat_id: UUID) -> None:
+    """Wake a parent whose child has come to rest."""
+    with transaction(runtime.engine) as tx:
+        effects = machine.wake(tx, chat_id)
+    publish(runtime, effects)
+
+
+def store_result(chat_id: UUID, end: TurnEnd) -> None:
+    """Store the turn's Celery result: the answer, or why there is none."""
+    if end.state is TurnState.FAILED:
+        app.backend.store_result(str(end.turn_id), failed(chat_id, end), states.FAILURE)
+    else:
+        app.backend.store_result(str(end.turn_id), outcome(chat_id, end), states.SUCCESS)
+
+
+def _safely(send: Callable[..., Any], *args: Any, **options: Any) -> None:  # noqa: ANN401
+    try:
+        send(*args, **options)
+    except Exception:
+        log.exception("Could not publish; the sweep or a reader will find it in the rows")

@@ -1,0 +1,180 @@
+"""The front door: what any Celery app can ask for, by task name, with JSON arguments.
+
+Each task checks its arguments, runs one transition, publishes what follows, and returns ids. A
+refusal is a `Rejected` that says what to do; nothing is half-done. Reads return plain values.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sqlalchemy.orm import Session
+
+from models import machine, reading
+from models.engine import transaction
+from models.machine import NewChat
+from rejoinder import requests
+from rejoinder.core import parts
+from rejoinder.core.effects import Effects
+from rejoinder.core.errors import Rejected
+from rejoinder.core.parts import ToolResult
+from rejoinder.providers import provider_for
+from tasks import app
+from tasks.dispatch import publish
+from tasks.requests import DiscreetRequest
+from tasks.runtime import current
+
+R = TypeVar("R", bound=requests.Request)
+Act = Callable[[Session, R], Any]
+
+
+def front_door(name: str, takes: type[R]) -> Callable[[Act[R]], Any]:
+    """Make a task `rejoinder.NAME` of a function on a checked request."""
+
+    def decorate(act: Act[R]) -> Any:  # noqa: ANN401  # a Celery task has no type
+        @app.task(
+            name=f"rejoinder.{name}",
+            Request=DiscreetRequest,
+            throws=(Rejected,),
+            typing=False,
+            ignore_result=False,
+        )
+        def task(*args: Any, **arguments: Any) -> Any:  # noqa: ANN401
+            if args:
+                raise Rejected("Arguments came without names", "send them as keyword arguments")
+            request = requests.check(takes, arguments)
+            runtime = current()
+            with transaction(runtime.engine) as tx:
+                done = act(tx, request)
+            if isinstance(done, dict):
+                return done
+            for effects in done if isinstance(done, tuple) else (done,):
+                publish(runtime, effects)
+            return receipt(done[0] if isinstance(done, tuple) else done)
+
+        task.__doc__ = act.__doc__
+        return task
+
+    return decorate
+
+
+def receipt(effects: Effects) -> dict[str, Any]:
+    """What the caller of a transition gets."""
+    return {
+        "chat_id": str(effects.chat_id),
+        "status": str(effects.status),
+        "turn_id": str(effects.turn_id) if effects.turn_id else None,
+        "message_ids": list(effects.message_ids),
+        "queued_id": effects.queued_id,
+        "changed": effects.changed,
+        "version": effects.snapshot_version,
+    }
+
+
+@front_door("create_chat", requests.CreateChat)
+def create_chat(tx: Session, ask: requests.CreateChat) -> Effects:
+    """Create a chat with its first message."""
+    model = ask.model or current().settings.model
+    provider_for(model)  # an unknown model is refused here, not in the first step
+    new = NewChat(
+        owner=ask.owner,
+        content=parts.load(ask.content),
+        system=parts.load(ask.system or ()),
+        model=model,
+        options=ask.options.model_dump(exclude_defaults=True),
+        labels=ask.labels,
+        parent_id=ask.parent_id,
+        key=ask.key,
+    )
+    return machine.create(tx, new)
+
+
+@front_door("send_message", requests.SendMessage)
+def send_message(tx: Session, ask: requests.SendMessage) -> Effects:
+    """Send a message: into the chat, into its queue, or instead of what it is doing."""
+    if ask.model:
+        provider_for(ask.model)
+    return machine.send(
+        tx,
+        ask.chat_id,
+        parts.load(ask.content),
+        when_busy=ask.when_busy,
+        model=ask.model,
+        key=ask.key,
+    )
+
+
+@front_door("edit_message", requests.EditMessage)
+def edit_message(tx: Session, ask: requests.EditMessage) -> Effects:
+    """Replace a user's message; what came after it is gone."""
+    if ask.model:
+        provider_for(ask.model)
+    return machine.edit(tx, ask.chat_id, ask.message_id, parts.load(ask.content), ask.model)
+
+
+@front_door("interrupt", requests.OneChat)
+def interrupt(tx: Session, ask: requests.OneChat) -> Effects:
+    """Stop the turn; what was written stays."""
+    return machine.interrupt(tx, ask.chat_id)
+
+
+@front_door("promote_queued", requests.QueuedMessage)
+def promote_queued(tx: Session, ask: requests.QueuedMessage) -> Effects:
+    """Let a queued message come next, now."""
+    return machine.promote_queued(tx, ask.chat_id, ask.queued_id)
+
+
+@front_door("delete_queued", requests.QueuedMessage)
+def delete_queued(tx: Session, ask: requests.QueuedMessage) -> Effects:
+    """Take a message out of the queue."""
+    return machine.delete_queued(tx, ask.chat_id, ask.queued_id)
+
+
+@front_door("submit_tool_results", requests.SubmitToolResults)
+def submit_tool_results(tx: Session, ask: requests.SubmitToolResults) -> Effects:
+    """Answer the client-side tool calls of a chat that requires action."""
+    results = [ToolResult(r.call_id, r.content, r.is_error) for r in ask.results]
+    return machine.submit_results(tx, ask.chat_id, results)
+
+
+@front_door("retry", requests.OneChat)
+def retry(tx: Session, ask: requests.OneChat) -> Effects:
+    """Go on after an error."""
+    return machine.retry(tx, ask.chat_id)
+
+
+@front_door("archive", requests.OneChat)
+def archive(tx: Session, ask: requests.OneChat) -> tuple[Effects, ...]:
+    """Archive a chat and its children."""
+    return machine.archive(tx, ask.chat_id)
+
+
+@front_door("unarchive", requests.OneChat)
+def unarchive(tx: Session, ask: requests.OneChat) -> tuple[Effects, ...]:
+    """Bring a chat and its children back."""
+    return machine.unarchive(tx, ask.chat_id)
+
+
+@front_door("get_chat", requests.OneChat)
+def get_chat(tx: Session, ask: requests.OneChat) -> dict[str, Any]:
+    """One chat."""
+    return reading.get_chat(tx, ask.chat_id)
+
+
+@front_door("list_chats", requests.ListChats)
+def list_chats(tx: Session, ask: requests.ListChats) -> dict[str, Any]:
+    """An owner's chats."""
+    return reading.list_chats(
+        tx,
+        ask.owner,
+        status=ask.status,
+        labels=ask.labels,
+        archived=ask.archived,
+        before=ask.before,
+        limit=ask.limit,
+    )
+
+
+@front_door("get_messages", requests.GetMessages)
+def get_messages(tx: Session, ask: requests.GetMessages) -> dict[str, Any]:
+    """A chat's messages."""
+    return reading.get_messages(tx, ask.chat_id, after=ask.after, limit=ask.limit)

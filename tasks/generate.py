@@ -1,0 +1,135 @@
+"""One model call: the prompt goes out, the answer streams in, and what follows is recorded.
+
+Runs on the process' event loop with no transaction open. Live parts go to the chat's readers as
+they come. An answer counts only if the provider ended it; if the step is cancelled first, what came
+so far is kept in `Held.partial` for whoever ends the step.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from functools import partial
+
+import anyio
+
+from models import machine
+from models.snapshot import Loaded
+from rejoinder.core import parts
+from rejoinder.core.cancellation import Cancellation
+from rejoinder.core.effects import Cause
+from rejoinder.core.messages import CallKind, Failure, NewMessage, Role, Visibility
+from rejoinder.core.model import ModelRequest, Progress, Reply, StopReason, StreamItem
+from rejoinder.core.partial import Partial
+from rejoinder.core.prompt import assemble
+from rejoinder.providers import Provider, provider_for
+from rejoinder.providers.errors import ProviderError
+from rejoinder.providers.silence import with_silence_limit
+from tasks.held import Held
+from tasks.preview import Preview
+from tasks.use_tools import finish_tools, plans_of
+
+CUT = Failure("timeout", "The answer broke off before its end.", retryable=True)
+REFUSED = Failure("content_filter", "The model declined to answer.")
+CUT_NOTICE = "The answer was cut off at the model's output limit."
+
+
+def generate(held: Held, loaded: Loaded) -> None:
+    """Ask the model, then run the tools it asked for, or end the turn."""
+    provider, model = provider_for(loaded.model or held.runtime.settings.model)
+    profile = provider.profile(model)
+    request = ModelRequest(
+        model=model,
+        messages=assemble(
+            loaded.snapshot.history, provider.name, model=model, caching=profile.caching
+        ),
+        tools=held.runtime.tools.specs(),
+        options=loaded.options,
+        attempt=held.attempt,
+    )
+    began = time.monotonic()
+    reply = _ask(held, provider, request)
+    message = NewMessage(
+        Role.ASSISTANT,
+        reply.parts,
+        model=f"{provider.name}:{reply.model}",
+        usage=reply.usage,
+        context_limit=profile.context_limit,
+        runtime_ms=int((time.monotonic() - began) * 1000),
+        stop_reason=reply.stop,
+        request_id=reply.request_id,
+    )
+    held.partial = message  # complete now, and still to be saved if a stop comes first
+    _follow_up(held, loaded, message, reply.stop)
+
+
+def _follow_up(held: Held, loaded: Loaded, message: NewMessage, stop: StopReason) -> None:
+    requested = parts.open_calls(message.parts)
+    if requested:
+        plans = plans_of(held, requested)
+        local = [call.call_id for call in requested if plans[call.call_id].kind is CallKind.LOCAL]
+        held.write(machine.record, message, plans=plans, start=local)
+        held.partial = None
+        finish_tools(held, loaded, requested, local)
+    elif stop is StopReason.PAUSE:
+        held.write(machine.commit, message=message)
+    elif stop is StopReason.REFUSAL and not parts.text_of(message.parts).strip():
+        held.partial = None
+        held.write(machine.fail, REFUSED)
+    elif stop is StopReason.MAX_TOKENS:
+        notice = NewMessage(Role.ASSISTANT, (parts.Text(CUT_NOTICE),), Visibility.USER)
+        held.write(machine.finish_turn, message=message, notice=notice)
+    else:
+        held.write(machine.finish_turn, message=message)
+
+
+def _ask(held: Held, provider: Provider, request: ModelRequest) -> Reply:
+    so_far = Partial()
+    preview = Preview(held)
+
+    def see(item: StreamItem) -> None:
+        so_far.add(item)
+        preview.add(item)
+
+    settings = held.runtime.settings
+    limits = (settings.silence_seconds, settings.step_seconds)
+    try:
+        return held.runtime.portal.call(
+            partial(_consume, provider.stream(request), held.cancellation, see, limits)
+        )
+    finally:
+        if kept := so_far.parts():
+            model = f"{provider.name}:{request.model}"
+            held.partial = NewMessage(Role.ASSISTANT, kept, model=model)
+
+
+async def _consume(
+    stream: AsyncIterator[StreamItem | Progress],
+    cancellation: Cancellation,
+    see: Callable[[StreamItem], None],
+    limits: tuple[float, float],
+) -> Reply:
+    """Read the stream to its end. A complete answer wins over a cancellation that came with it."""
+    silence, longest = limits
+    loop = asyncio.get_running_loop()
+    reply: Reply | None = None
+    with anyio.CancelScope() as scope:
+
+        def stop(_: Cause) -> None:
+            loop.call_soon_threadsafe(scope.cancel)
+
+        forget = cancellation.on_cancel(stop)
+        timer = loop.call_later(longest, cancellation.cancel, Cause.DEADLINE)
+        try:
+            async with aclosing(with_silence_limit(stream, silence)) as items:
+                async for item in items:
+                    see(item)
+                    if isinstance(item, Reply):
+                        reply = item
+        finally:
+            timer.cancel()
+            forget()
+    if reply is not None:
+        return reply
+    cancellation.raise_if_cancelled()
+    raise ProviderError(CUT)

@@ -1,0 +1,78 @@
+"""A chat under this worker's lease: what was produced so far, and the fenced way to write it.
+
+Every write is one transition in one transaction, tried again if the database went away meanwhile.
+That is safe: if the first try did commit, the second finds the fence gone and is `Stale`.
+"""
+
+from collections.abc import Callable
+from uuid import UUID
+
+from sqlalchemy.exc import DBAPIError
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_exponential_jitter
+
+from models import machine, snapshot
+from models.claims import Claim
+from models.engine import transaction
+from rejoinder.core.cancellation import Cancellation
+from rejoinder.core.effects import Effects
+from rejoinder.core.messages import NewMessage
+from rejoinder.core.parts import ToolResult
+from tasks.dispatch import publish
+from tasks.runtime import Runtime
+
+DATABASE_PATIENCE_SECONDS = 20
+"""How long a write waits for a database that restarts; longer, and the sweep takes over."""
+
+
+def _went_away(error: BaseException) -> bool:
+    return isinstance(error, DBAPIError) and error.connection_invalidated
+
+
+class Held:
+    """A claimed chat."""
+
+    def __init__(self, runtime: Runtime, claim: Claim, cancellation: Cancellation) -> None:
+        """Begin with nothing produced."""
+        self.runtime = runtime
+        self.fence = claim.fence
+        self.turn_id: UUID = claim.turn_id
+        self.attempt = claim.attempt
+        self.cancellation = cancellation
+        self.partial: NewMessage | None = None
+        self.results: list[ToolResult] = []
+        self.untouched: tuple[str, ...] = ()
+
+    @property
+    def chat_id(self) -> UUID:
+        """The chat."""
+        return self.fence.chat_id
+
+    def load(self) -> snapshot.Loaded:
+        """Read what the step needs."""
+        with transaction(self.runtime.engine) as tx:
+            return snapshot.load(tx, self.chat_id, self.turn_id)
+
+    @retry(
+        retry=retry_if_exception(_went_away),
+        wait=wait_exponential_jitter(initial=0.1, max=2),
+        stop=stop_after_delay(DATABASE_PATIENCE_SECONDS),
+        reraise=True,
+    )
+    def write(
+        self, transition: Callable[..., Effects], *args: object, **options: object
+    ) -> Effects:
+        """Run one fenced transition, and publish what follows from it."""
+        with transaction(self.runtime.engine) as tx:
+            effects = transition(tx, self.fence, *args, **options)
+        if effects.fence is not None:
+            self.fence = effects.fence
+        publish(self.runtime, effects)
+        return effects
+
+    def finish_interrupt(self) -> None:
+        """Save what was produced, and give way."""
+        self.write(machine.finish_interrupt, partial=self.partial, results=self.results)
+
+    def tell(self, kind: str, **data: object) -> None:
+        """Tell the chat's readers something that is not durable."""
+        self.runtime.events.add(self.chat_id, kind, data)  # type: ignore[arg-type]

@@ -1,0 +1,133 @@
+"""A step: one Celery task that takes a chat one model call, and the tools it asked for, further.
+
+The message only says which chat to look at. Claim, load, `decide`, do it with no transaction open,
+commit under the fence. However it ends, the ladder in `work` decides the next status, in the order
+of precedence that ARCHITECTURE.md gives. What to do is in `generate.py` and `use_tools.py`.
+"""
+
+import logging
+from typing import assert_never
+from uuid import UUID
+
+from models import claims, machine, snapshot
+from rejoinder.core.cancellation import Cancelled
+from rejoinder.core.decide import (
+    Action,
+    Compact,
+    Finish,
+    Generate,
+    Park,
+    Policy,
+    RunTools,
+    StopAtLimit,
+    decide,
+)
+from rejoinder.core.effects import Cause
+from rejoinder.core.errors import Stale, StopRequested
+from rejoinder.core.messages import Failure, NewMessage, Role, Visibility
+from rejoinder.core.parts import Text
+from rejoinder.core.retry import delay, may_retry, retry_state
+from rejoinder.providers.errors import ProviderError
+from tasks import app
+from tasks.dispatch import STEP
+from tasks.generate import generate
+from tasks.held import Held
+from tasks.requests import DiscreetRequest
+from tasks.runtime import current
+from tasks.use_tools import park, run_tools
+
+log = logging.getLogger(__name__)
+
+DEADLINE = Failure("timeout", "The step took too long and was stopped.", retryable=True)
+BROKEN = Failure("generic", "Something went wrong inside Rejoinder. The log has the details.")
+
+
+@app.task(name=STEP, ignore_result=True, Request=DiscreetRequest)
+def step(chat_id: str) -> None:
+    """Take a chat one step further, if it is there to be taken."""
+    runtime = current()
+    claim = claims.claim(
+        runtime.engine, UUID(chat_id), runtime.worker_id, dead_after=runtime.dead_after
+    )
+    if claim is None:
+        return  # a repeated, late or early message: somebody else has it, or nobody should
+    runtime.events.add(claim.fence.chat_id, "status", {"status": "running"}, now=False)
+    with runtime.running(claim.fence.chat_id, claim.fence.lease_id) as running:
+        work(Held(runtime, claim, running.cancellation))
+
+
+def work(held: Held) -> None:
+    """Do what there is to do; whatever comes of it, leave the chat in the right status."""
+    try:
+        try:
+            loaded = held.load()
+            act(held, loaded, decide(loaded.snapshot, Policy(held.runtime.settings.max_steps)))
+        except Cancelled as stop:
+            end(held, stop.cause)
+        except ProviderError as error:
+            again_or_fail(held, error)
+        except (Stale, StopRequested):
+            raise
+        except Exception:
+            log.exception("Chat %s: the step failed", held.chat_id)
+            held.write(machine.fail, BROKEN)
+    except StopRequested:
+        held.finish_interrupt()
+    except Stale:
+        log.info("Chat %s: the lease is gone; leaving", held.chat_id)
+
+
+def act(held: Held, loaded: snapshot.Loaded, action: Action) -> None:
+    """Carry out a decision."""
+    match action:
+        case Generate():
+            generate(held, loaded)
+        case RunTools(calls):
+            run_tools(held, loaded, calls)
+        case Park(waits_for):
+            park(held, waits_for)
+        case Finish():
+            held.write(machine.finish_turn)
+        case StopAtLimit(steps):
+            words = f"Stopped after {steps} steps without an end. Send a message to go on."
+            notice = NewMessage(Role.ASSISTANT, (Text(words),), Visibility.USER)
+            held.write(machine.finish_turn, message=notice)
+        case Compact():
+            held.write(machine.fail, Failure("config", "Compaction is not available yet."))
+        case _:
+            assert_never(action)
+
+
+def end(held: Held, cause: Cause) -> None:
+    """Leave a cancelled step behind, by its cause."""
+    match cause:
+        case Cause.LEASE_LOST:
+            return
+        case Cause.INTERRUPT:
+            held.finish_interrupt()
+        case Cause.SHUTDOWN:
+            held.write(
+                machine.release,
+                partial=held.partial,
+                results=held.results,
+                untouched=held.untouched,
+            )
+        case Cause.DEADLINE | Cause.TIMEOUT:
+            again_or_fail(held, ProviderError(DEADLINE))
+        case _:
+            assert_never(cause)
+
+
+def again_or_fail(held: Held, error: ProviderError) -> None:
+    """Try again later, if that may help; the attempt and the moment are on the row."""
+    held.tell("preview_reset", history_version=held.fence.history_version, attempt=held.attempt)
+    if error.failure.retryable and may_retry(held.attempt):
+        wait = delay(held.attempt, error.retry_after)
+        held.write(
+            machine.retry_later,
+            delay_seconds=wait,
+            retry_state=retry_state(error.failure, wait),
+            results=held.results,
+        )
+    else:
+        held.write(machine.fail, error.failure)
