@@ -12,7 +12,7 @@ export PYTHON
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types arch docs bench-db mutants lock clean
+.PHONY: help setup demo up chat test check lint types arch docs bench-db mutants lock clean
 
 help:  ## explain the targets
 	@echo "make <target>, each with its own set-up:"
@@ -21,8 +21,14 @@ help:  ## explain the targets
 setup:  ## make .venv from requirements.lock (every target does this)
 	@scripts/setup.sh
 
-demo: setup  ## a chat walked through its states, on embedded servers
+demo: setup  ## a chat with tools, streamed from two workers, one of which is killed
 	@$(PYTHON_BIN) scripts/demo.py $(ARGS)
+
+up: setup  ## servers, workers, beat and Flower, in the foreground
+	@$(PYTHON_BIN) scripts/up.py $(ARGS)
+
+chat: setup  ## talk to an agent in the terminal (ARGS=CHAT goes on with one)
+	@$(PYTHON_BIN) scripts/chat.py $(ARGS)
 
 test: setup  ## every test, on embedded Postgres and Valkey (ARGS="-k name")
 	@$(PYTHON_BIN) -m pytest -n $(WORKERS) $(ARGS)

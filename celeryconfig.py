@@ -5,7 +5,7 @@ It imports nothing of ours, so that it can be read, and loaded, on its own.
 
 import os
 
-from kombu import Queue
+from kombu import Queue  # type: ignore[attr-defined]  # kombu says so only by use
 
 _redis_url = os.environ.get("REJOINDER_REDIS_URL") or "redis://127.0.0.1:6379/0"
 
@@ -27,7 +27,7 @@ imports = ("tasks.step", "tasks.front_door", "tasks.sweeping")
 
 # Two queues: a front-door call (create, send, stop) never waits behind a slow step. A worker serves
 # both unless it is told otherwise with -Q; `make up` and compose run one for control alone.
-task_queues = (Queue("rejoinder.control"), Queue("rejoinder.steps"))
+task_queues = tuple(map(Queue, ("rejoinder.control", "rejoinder.steps")))
 task_default_queue = "rejoinder.control"
 task_routes = {"rejoinder.step": {"queue": "rejoinder.steps"}}
 

@@ -19,6 +19,7 @@ from rejoinder import requests, streams
 from rejoinder.core.messages import WhenBusy
 from rejoinder.core.state import BUSY, Status
 from rejoinder.discreet import shown
+from rejoinder.following import Follower
 from rejoinder.results import TurnFailed
 from rejoinder.streams import StreamEvent
 
@@ -210,6 +211,16 @@ class Client:
         """
         name = streams.key_of(self._prefix, chat_id)
         return streams.read(self._connect(), name, after=after, block_seconds=idle_seconds)
+
+    def follow(
+        self, chat_id: Id, *, after: str | None = None, idle_seconds: float = 5.0
+    ) -> Iterator[StreamEvent | None]:
+        """Give a chat's messages so far as `message` events, its status, then events as `stream`.
+
+        Nothing is missed or doubled in between, nor when events were lost: the messages are read
+        again then. With a cursor it goes on from there, without what came before.
+        """
+        return Follower(self, chat_id, idle_seconds).events(after)
 
     def cursor(self, chat_id: Id) -> str:
         """The cursor behind all events so far. Take it before you read messages, then `stream`."""

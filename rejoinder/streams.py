@@ -6,14 +6,13 @@ Writing never blocks a step and never fails one; what Redis does not take is dro
 sees the gap.
 """
 
-import contextlib
 import json
 import logging
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import redis
@@ -30,6 +29,10 @@ EXPIRE_SECONDS = 24 * 3600
 MAX_WAITING = 50_000
 """Events held back while Redis is away; beyond that the oldest are dropped."""
 START = "0-0"
+
+
+Sent: TypeAlias = tuple[UUID, str, dict[str, Json]]
+"""An event on its way: whose, of which kind, and what it says."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class EventWriter:
         """Start the thread with the first event."""
         self._client = client
         self._prefix = prefix
-        self._waiting: deque[tuple[UUID, dict[str, Json]]] = deque(maxlen=MAX_WAITING)
+        self._waiting: deque[Sent] = deque(maxlen=MAX_WAITING)
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._urgent = threading.Event()
@@ -64,7 +67,7 @@ class EventWriter:
     def add(self, chat_id: UUID, kind: str, data: Mapping[str, Json], *, now: bool = True) -> None:
         """Add an event; `now` sends it (and all before it) without waiting for the batch."""
         with self._lock:
-            self._waiting.append((chat_id, {"kind": kind, **data}))
+            self._waiting.append((chat_id, kind, dict(data)))
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="events", daemon=True)
                 self._thread.start()
@@ -96,19 +99,19 @@ class EventWriter:
             self._urgent.clear()
             self.flush()
 
-    def _take(self) -> list[tuple[UUID, dict[str, Json]]]:
+    def _take(self) -> list[Sent]:
         with self._lock:
             batch = list(self._waiting)
             self._waiting.clear()
         return coalesce(batch)
 
-    def _send(self, batch: list[tuple[UUID, dict[str, Json]]]) -> None:
+    def _send(self, batch: list[Sent]) -> None:
         pipe = self._client.pipeline(transaction=False)
-        for chat_id, event in batch:
+        for chat_id, kind, data in batch:
             name = key_of(self._prefix, chat_id)
-            body = json.dumps(event, separators=(",", ":"))
+            body = json.dumps([kind, data], separators=(",", ":"))
             pipe.xadd(name, {"e": body}, maxlen=MAX_EVENTS, approximate=True)
-        for name in {key_of(self._prefix, chat_id) for chat_id, _ in batch}:
+        for name in {key_of(self._prefix, chat_id) for chat_id, *_ in batch}:
             pipe.expire(name, EXPIRE_SECONDS)
         try:
             pipe.execute()
@@ -116,29 +119,26 @@ class EventWriter:
             log.warning("%d events could not be sent: %s", len(batch), error)
 
 
-def coalesce(batch: list[tuple[UUID, dict[str, Json]]]) -> list[tuple[UUID, dict[str, Json]]]:
+def coalesce(batch: list[Sent]) -> list[Sent]:
     """Join neighbouring deltas of one part: the last one's `seq` stays, `n` says how many."""
-    joined: list[tuple[UUID, dict[str, Json]]] = []
+    joined: list[Sent] = []
     last: dict[UUID, dict[str, Json]] = {}
-    for chat_id, event in batch:
-        before = last.get(chat_id)
-        if before is not None and _same_part(before, event):
-            before["text"] = str(before["text"]) + str(event["text"])
-            before["seq"], before["n"] = event["seq"], int(str(before["n"])) + 1
+    for chat_id, kind, data in batch:
+        before = last.get(chat_id) if kind == "part" else None
+        if before is not None and _same_part(before, data):
+            before["text"] = str(before["text"]) + str(data["text"])
+            before["seq"], before["n"] = data["seq"], int(str(before["n"])) + 1
             continue
-        event = dict(event)  # noqa: PLW2901  # ours to extend
-        last[chat_id] = event
-        joined.append((chat_id, event))
+        own = dict(data)
+        last[chat_id] = own if kind == "part" else {}
+        joined.append((chat_id, kind, own))
     return joined
 
 
 def _same_part(one: Mapping[str, Json], other: Mapping[str, Json]) -> bool:
-    same = ("kind", "of", "index", "history_version", "attempt")
+    same = ("of", "index", "history_version", "attempt")
     return (
-        one.get("kind") == "part"
-        and "text" in one
-        and "text" in other
-        and all(one.get(name) == other.get(name) for name in same)
+        "text" in one and "text" in other and all(one.get(name) == other.get(name) for name in same)
     )
 
 
@@ -179,23 +179,17 @@ def _events(found: Any) -> Iterator[StreamEvent]:  # noqa: ANN401  # RESP2 and R
         rows = group[0] if group and isinstance(group[0], list) else group
         for identity, fields in rows:
             body = fields.get(b"e", fields.get("e"))
-            data = json.loads(body)
-            yield StreamEvent(_text(identity), data.pop("kind"), data)
+            kind, data = json.loads(body)
+            yield StreamEvent(_text(identity), kind, data)
 
 
 def _missed(client: "redis.Redis", name: str, cursor: str) -> bool:
-    with contextlib.suppress(redis.ResponseError):
-        info: Any = client.xinfo_stream(name)
-        cut_off = _text(info.get("max-deleted-entry-id", START))
-        return _order(cut_off) > _order(cursor) or _order(cursor) > _order(
-            _text(info["last-generated-id"])
-        )
-    return True  # there is no stream: it has expired, or Redis was emptied
+    """Whether the cursor's own event is gone: streams are cut off at their old end.
 
-
-def _order(cursor: str) -> tuple[int, int]:
-    milliseconds, _, number = cursor.partition("-")
-    return int(milliseconds), int(number or 0)
+    It may have been the last one that was cut off. Then a reader is sent to the messages for
+    nothing, which is better than the other way round.
+    """
+    return not client.xrange(name, min=cursor, max=cursor, count=1)
 
 
 def _text(value: Any) -> str:  # noqa: ANN401

@@ -37,6 +37,7 @@ def front_door(name: str, takes: type[R]) -> Callable[[Act[R]], Any]:
             throws=(Rejected,),
             typing=False,
             ignore_result=False,
+            resultrepr_maxsize=1,  # results hold what users said: logs and Flower show "{, ...}"
         )
         def task(*args: Any, **arguments: Any) -> Any:  # noqa: ANN401
             if args:

@@ -94,7 +94,7 @@ def _ask(held: Held, provider: Provider, request: ModelRequest) -> Reply:
     settings = held.runtime.settings
     limits = (settings.silence_seconds, settings.step_seconds)
     try:
-        return held.runtime.portal.call(
+        return held.runtime.run(
             partial(_consume, provider.stream(request), held.cancellation, see, limits)
         )
     finally:

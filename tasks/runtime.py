@@ -11,10 +11,11 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import TypeVar
 from uuid import UUID
 
 import redis
@@ -25,7 +26,7 @@ from uuid_utils.compat import uuid7
 
 from models import claims
 from models.engine import make_engine
-from rejoinder.core.cancellation import Cancellation
+from rejoinder.core.cancellation import Cancellation, Cancelled
 from rejoinder.core.effects import Cause
 from rejoinder.core.settings import Settings
 from rejoinder.core.state import Status
@@ -33,6 +34,8 @@ from rejoinder.streams import EventWriter
 from rejoinder.tools import Registry, default_registry
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -85,6 +88,23 @@ class Runtime:
                 self._portal = self._loop.__enter__()
             return self._portal
 
+    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run something on the event loop, from a pool thread, and wait for it.
+
+        A `Cancelled` must not leave the loop's task: as a BaseException it would end the loop.
+        """
+
+        async def guarded() -> T | Cancelled:
+            try:
+                return await work()
+            except Cancelled as stop:
+                return stop
+
+        done = self.portal.call(guarded)
+        if isinstance(done, Cancelled):
+            raise done
+        return done
+
     @contextmanager
     def running(self, chat_id: UUID, lease_id: UUID) -> Iterator[Running]:
         """Keep track of a step, so that it can be cancelled."""
@@ -131,7 +151,7 @@ _lock = threading.Lock()
 
 def current() -> Runtime:
     """This process' runtime; a forked child gets its own."""
-    global _current, _owner  # noqa: PLW0603  # one per process is the point
+    global _current, _owner
     if _current is None or _owner != os.getpid():
         with _lock:
             if _current is None or _owner != os.getpid():

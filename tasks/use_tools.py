@@ -19,7 +19,7 @@ from tasks.held import Held
 
 
 def plans_of(held: Held, requested: Sequence[ToolCall]) -> Mapping[str, CallPlan]:
-    """How each call is to be answered. What no tool is known for is answered here, with an error."""
+    """How each call is to be answered; an unknown tool's here, with an error."""
     return {call.call_id: held.runtime.tools.plan(call.name) for call in requested}
 
 
@@ -87,7 +87,7 @@ def _run(held: Held, loaded: Loaded, calls: Sequence[ToolCall]) -> None:
             lambda data: held.tell("tool", call_id=call.call_id, state="progress", data=data),
         )
 
-    ran: Ran = runtime.portal.call(
+    ran: Ran = runtime.run(
         partial(
             run_calls,
             calls,

@@ -126,21 +126,28 @@ def _without_dangling(turns: list[Turn]) -> list[Turn]:
     owed_from = len(turns)
     while owed_from and _goes_on(turns[owed_from - 1]):
         owed_from -= 1
-    answers = {b.get("tool_use_id") for _, blocks in turns for b in blocks if _is_answer(b)}
     asked: set[Json] = set()
-    kept: list[Turn] = []
-    for place, (role, blocks) in enumerate(turns):
-        stay: list[Block] = []
-        for block in blocks:
-            if _is_server_call(block):
-                if block.get("id") not in answers and place < owed_from:
-                    continue
-                asked.add(block.get("id"))
-            elif _is_answer(block) and block.get("tool_use_id") not in asked:
-                continue
-            stay.append(block)
-        kept.append((role, stay))
-    return kept
+    answered: set[Json] = set()
+    paired = [(role, [b for b in blocks if _pairs(b, asked, answered)]) for role, blocks in turns]
+    return [
+        (role, [b for b in blocks if place >= owed_from or not _dangles(b, answered)])
+        for place, (role, blocks) in enumerate(paired)
+    ]
+
+
+def _pairs(block: Block, asked: set[Json], answered: set[Json]) -> bool:
+    """Take note of calls and results; False for a result that belongs to no open call."""
+    if _is_server_call(block):
+        asked.add(block.get("id"))
+    elif _is_answer(block):
+        if block.get("tool_use_id") not in asked - answered:
+            return False
+        answered.add(block.get("tool_use_id"))
+    return True
+
+
+def _dangles(block: Block, answered: set[Json]) -> bool:
+    return _is_server_call(block) and block.get("id") not in answered
 
 
 def _goes_on(turn: Turn) -> bool:

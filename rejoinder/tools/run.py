@@ -28,7 +28,7 @@ from rejoinder.tools.results import ResultError, content_of
 from rejoinder.tools.schema import ArgumentsError
 from rejoinder.tools.threads import ToolExit, in_thread
 
-DEFAULT_TIMEOUT = 120.0
+DEFAULT_TIMEOUT = 300.0
 MAX_THREADS = 32
 """Blocking tools of one message that run at once; further ones wait for their turn."""
 

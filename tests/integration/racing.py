@@ -60,7 +60,7 @@ class Racer:
         self.engine = make_engine(url, pool_size=1, max_overflow=0)
         with self.engine.connect() as connection:
             self.pid = connection.scalar(text("SELECT pg_backend_pid()"))
-        self.holding = False
+        self.holding = 0  # which of its transactions to hold, counted from 1
         self.executed, self.go = threading.Event(), threading.Event()
         event.listen(self.engine, "commit", self._before_commit)
         event.listen(self.engine, "before_cursor_execute", self._before_statement)
@@ -77,16 +77,20 @@ class Racer:
         finally:
             self.executed.set()
 
-    def hold(self) -> None:
-        """Have the next commit wait for `go`."""
+    def hold(self, transaction_number: int) -> None:
+        """Have the commit of its first (or a later) transaction wait for `go`."""
         self.executed.clear()
         self.go.clear()
-        self.holding = True
+        self.holding = transaction_number
 
     def _before_commit(self, connection: Connection) -> None:
-        # A sweep has several transactions: the first one that has locked or written a row counts.
-        if self.holding and connection.scalar(text("SELECT pg_current_xact_id_if_assigned()")):
-            self.holding = False
+        # A sweep has several transactions: those that have locked or written a row count.
+        if not self.holding:
+            return
+        if connection.scalar(text("SELECT pg_current_xact_id_if_assigned()")) is None:
+            return
+        self.holding -= 1
+        if not self.holding:
             self.executed.set()
             assert self.go.wait(LONGEST), "nobody let the first racer go on"
 
@@ -136,23 +140,27 @@ class Track:
     def rounds(self) -> Iterator[int]:
         """Number the rounds; after each, the whole database must be in order."""
         for number in range(50 if self.order is Order.FREE else 12):
+            self._all_workers_live()  # however slow the machine is
             yield number
             assert_invariants(self.world.engine)
 
-    def race(self, left: Act, right: Act, *, waits: bool = True) -> Outcome:
-        """Run both; forced, the second must wait for the first (or, if told so, must not)."""
+    def race(self, left: Act, right: Act, *, waits: bool = True, hold: int = 1) -> Outcome:
+        """Run both; forced, the second must wait for the first (or, if told so, must not).
+
+        `hold` says in which of its transactions the left one is held, if it comes first.
+        """
         if self.order is Order.FREE:
             outcome = self._free(left, right)
         elif self.order is Order.LEFT:
-            outcome = self._forced(self.left, left, self.right, right)
+            outcome = self._forced(self.left, left, self.right, right, hold)
         else:
-            swapped = self._forced(self.right, right, self.left, left)
+            swapped = self._forced(self.right, right, self.left, left, 1)
             outcome = Outcome(swapped.right, swapped.left, swapped.waited)
         assert outcome.waited in (None, waits), f"the second one waited: {outcome.waited}"
         return outcome
 
-    def _forced(self, first: Racer, act: Act, second: Racer, then: Act) -> Outcome:
-        first.hold()
+    def _forced(self, first: Racer, act: Act, second: Racer, then: Act, hold: int) -> Outcome:
+        first.hold(hold)
         one: Future[Any] = self.threads.submit(first.run, act)
         assert first.executed.wait(LONGEST), "the first racer never came to its commit"
         two: Future[Any] = self.threads.submit(second.run, then)
@@ -161,6 +169,10 @@ class Track:
         finally:
             first.go.set()
         return Outcome(one.result(LONGEST), two.result(LONGEST), waited)
+
+    def _all_workers_live(self) -> None:
+        with self.world.engine.begin() as connection:
+            connection.execute(text("UPDATE rejoinder.workers SET seen_at = clock_timestamp()"))
 
     def _waits(self, racer: Racer, running: Future[Any]) -> bool:
         """Watch until Postgres says that the racer waits for a lock (true), or it has ended."""

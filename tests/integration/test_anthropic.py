@@ -21,8 +21,7 @@ from rejoinder.core.parts import ProviderBlock, Reasoning, Text, ToolCall
 from rejoinder.providers import provider_for, register
 from rejoinder.providers.anthropic import AnthropicProvider
 from rejoinder.providers.errors import ProviderError
-from rejoinder.providers.silence import with_silence_limit
-from rejoinder.testing.conformance import check_answer, check_failure, check_stops, collect
+from rejoinder.testing.conformance import check_answer, check_failure, collect
 from tests.integration.sse import HELLO, USAGE, block, call, end, event, serving, start, text
 
 if TYPE_CHECKING:
@@ -311,27 +310,6 @@ def test_nobody_listens_there() -> None:
     assert (error.failure.kind, error.failure.retryable) == ("timeout", True)
 
 
-def test_silence_in_the_middle_ends_the_call_and_closes_it() -> None:
-    async def scenario() -> None:
-        async def answer(connection: Connection) -> None:
-            await connection.begin()
-            await connection.send(start() + text(0, "Hel"))
-            await connection.until_left()
-
-        async with serving(answer) as server:
-            provider = AnthropicProvider(api_key="none", base_url=server.url)
-            with pytest.raises(ProviderError) as caught:
-                await collect(provider.stream(ASK), silence=0.2)
-            assert caught.value.failure.kind == "stream_silence"
-            assert caught.value.failure.retryable
-            with anyio.fail_after(10):
-                await anyio.to_thread.run_sync(server.left.wait, 10)
-            assert server.left.is_set()
-            await provider.aclose()
-
-    anyio.run(scenario)
-
-
 def test_pings_are_signs_of_life() -> None:
     async def scenario() -> list[LiveItem]:
         async def answer(connection: Connection) -> None:
@@ -346,40 +324,6 @@ def test_pings_are_signs_of_life() -> None:
 
     items = anyio.run(scenario)
     assert [type(item) for item in items[:3]] == [Progress] * 3
-
-
-def test_a_cancelled_call_closes_its_connection_and_is_no_error() -> None:
-    async def scenario() -> None:
-        async def answer(connection: Connection) -> None:
-            await connection.begin()
-            await connection.send(start() + text(0, "Hel"))
-            await connection.until_left()
-
-        async with serving(answer) as server:
-            provider = AnthropicProvider(api_key="none", base_url=server.url)
-            await check_stops(provider.stream(ASK), server.left.is_set)
-            await provider.aclose()
-
-    anyio.run(scenario)
-
-
-def test_leaving_early_closes_the_connection() -> None:
-    async def scenario() -> None:
-        async def answer(connection: Connection) -> None:
-            await connection.begin()
-            await connection.send(start() + text(0, "Hel"))
-            await connection.until_left()
-
-        async with serving(answer) as server:
-            provider = AnthropicProvider(api_key="none", base_url=server.url)
-            items = with_silence_limit(provider.stream(ASK), 10)
-            await anext(items)
-            await items.aclose()
-            await anyio.to_thread.run_sync(server.left.wait, 10)
-            assert server.left.is_set()
-            await provider.aclose()
-
-    anyio.run(scenario)
 
 
 def test_without_a_key_the_failure_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,9 +80,14 @@ def test_a_stolen_lease_is_worth_nothing_and_a_kept_one_everything(
 ) -> None:
     world = track.world
     thief = world.worker("thief")
-    for _ in track.rounds():
+    for number in track.rounds():
         chat, _worker_id = owned_by_the_dead(world)
-        got = track.race(stolen_by(chat, thief), late(chat), waits=track.order is Order.LEFT)
+        got = track.race(
+            stolen_by(chat, thief),
+            late(chat),
+            waits=track.order is Order.LEFT,
+            hold=1 + number % 2,  # the late one meets the recovery, or already the thief
+        )
         lost = refused(got.right, Stale)
         # Too early to see the owner's last write, the thief leaves empty-handed: it was written by
         # somebody who rings the bell again after the commit.

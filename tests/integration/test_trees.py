@@ -59,6 +59,7 @@ def test_a_tree_is_archived_and_unarchived_as_a_whole(world: World) -> None:
     assert {each.chat_id for each in changed} == archived(world) == {root, child, grandchild}
     assert all(each.changed for each in changed)
     assert {event.data["archived"] for each in changed for event in each.events} == {True}
+    assert {each.wake for each in changed} == {None}, "they rested before"
     back = unarchive(world, root)
     assert {each.chat_id for each in back if each.changed} == {root, child, grandchild}
     assert archived(world) == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
@@ -28,8 +29,10 @@ words = st.sampled_from(["", " \n", "Hi", "Bye", "é\ud800", "nul\0"])
 extras = st.sampled_from([None, {"caller": {"type": "direct"}}])
 use = st.sampled_from(["srv1", "srv2"])
 results: st.SearchStrategy[Any] = st.sampled_from(
-    ["", "fine", None, 7, {"a": 1}, [], ["x"], [{"type": "text", "text": ""}]]
-    + [[{"type": "image", "source": {}}, {"type": "text", "text": "see"}]]
+    [
+        *("", "fine", None, 7, {"a": 1}, [], ["x"], [{"type": "text", "text": ""}]),
+        [{"type": "image", "source": {}}, {"type": "text", "text": "see"}],
+    ]
 )
 calls = st.builds(ToolCall, ids, st.sampled_from(["add", "a.b", ""]), st.just({}), extra=extras)
 served = st.builds(
@@ -123,7 +126,7 @@ def check_body(body: dict[str, Any]) -> None:
     turns = body["messages"]
     roles = [turn["role"] for turn in turns]
     assert roles[0] == "user"
-    assert all(a != b for a, b in zip(roles, roles[1:], strict=False))
+    assert all(a != b for a, b in pairwise(roles))
     marks = 0
     owed: list[str] = []
     used: set[str] = set()

@@ -119,7 +119,7 @@ def test_marks_are_where_they_may_be() -> None:
 
 
 def test_an_attachment_that_cannot_be_sent_is_told_about() -> None:
-    image = {"type": "image", "source": {"type": "url", "url": "u"}}
+    image: dict[str, Json] = {"type": "image", "source": {"type": "url", "url": "u"}}
     body = sent(user(Raw({**image, "cache_control": {}}), Raw({"type": "hologram"})))
     assert contents(body)[0][0] == image
     assert "hologram" in contents(body)[0][1]["text"]

@@ -51,7 +51,11 @@ def said(*history: PromptMessage) -> tuple[tuple[Part, ...], ...]:
     return tuple(message.parts for message in prompt)
 
 
-@given(histories, st.sampled_from([None, "claude-a", "claude-b"]), st.booleans())
+@given(
+    history=histories,
+    model=st.sampled_from([None, "claude-a", "claude-b"]),
+    caching=st.booleans(),
+)
 def test_any_history_gives_a_valid_prompt_and_once_is_enough(
     history: list[PromptMessage], model: str | None, *, caching: bool
 ) -> None:

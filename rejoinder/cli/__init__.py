@@ -1,0 +1,28 @@
+"""`rejoinder`: chats from the command line. It talks to workers through the client, like any app.
+
+The servers come from the environment (REJOINDER_REDIS_URL); `make up` writes a file to be sourced.
+`commands.py` has the commands, `talk.py` the terminal chat, `telling.py` turns events into words.
+"""
+
+import click
+
+from rejoinder import __version__
+from rejoinder.cli import commands
+from rejoinder.cli.talk import chat
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def main() -> None:
+    """Durable agent chats on the Celery you already run."""
+
+
+for _command in (
+    chat,
+    commands.send,
+    commands.tail,
+    commands.show,
+    commands.ls,
+    commands.interrupt,
+):
+    main.add_command(_command)

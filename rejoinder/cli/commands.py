@@ -1,0 +1,222 @@
+"""The commands: each a few lines over the client. The terminal chat is in `talk.py`."""
+
+import getpass
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from rejoinder.cli.connection import Failed, connect, one_sentence
+from rejoinder.cli.screen import PlainScreen, Style
+from rejoinder.cli.telling import Teller
+from rejoinder.client import Client, Turn, TurnFailed
+from rejoinder.core.messages import TurnState, WhenBusy
+from rejoinder.core.state import AT_REST, Status
+from rejoinder.streams import StreamEvent
+
+OWNER = click.option("--owner", help="Whose chats; by default yours.")
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
+
+
+def me() -> str:
+    """The owner of chats that are made here."""
+    with suppress(OSError, KeyError):
+        return getpass.getuser()
+    return "you"
+
+
+@click.command()
+@click.argument("text")
+@click.option("--chat", "chat_id", help="Send to this chat; without it, a new one is made.")
+@OWNER
+@click.option("--model", help="For example scripted:weather-demo.")
+@click.option("--system", help="The system prompt of a new chat.")
+@click.option(
+    "--when-busy",
+    type=click.Choice([*WhenBusy]),
+    default=WhenBusy.QUEUE,
+    show_default=True,
+    help="If the chat is at work: queue the message, interrupt the turn, or refuse.",
+)
+@click.option("--key", help="A repeated send with the same key is done once.")
+@click.option("--wait", is_flag=True, help="Wait for the answer, and print it.")
+@click.option("--follow", is_flag=True, help="Show the answer as it is written.")
+@AS_JSON
+def send(  # noqa: PLR0913  # the options of a command
+    text: str,
+    *,
+    chat_id: str | None,
+    owner: str | None,
+    model: str | None,
+    system: str | None,
+    when_busy: str,
+    key: str | None,
+    wait: bool,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Create a chat with TEXT, or send TEXT to one; prints the chat's id."""
+    if text == "-":
+        text = sys.stdin.read()
+    with one_sentence(), connect() as client:
+        if chat_id and (owner or system):
+            raise Failed("--owner and --system are for new chats: leave them out, or --chat")
+        start = client.cursor(chat_id) if chat_id else None
+        turn = (
+            client.send_message(chat_id, text, when_busy=when_busy, model=model, key=key)
+            if chat_id
+            else client.create_chat(
+                text, owner=owner or me(), model=model or "", system=system, key=key
+            )
+        )
+        if wait:
+            _print_answer(turn, as_json=as_json)
+        elif follow:
+            show_events(client, turn.chat_id, start, as_json=as_json, until_rest=True)
+        elif as_json:
+            _print_json({n: v for n, v in vars(turn).items() if n != "client"})
+        else:
+            click.echo(turn.chat_id)
+            if sys.stdout.isatty():
+                queued = ", in its queue" if turn.queued_id else ""
+                click.echo(
+                    f"{turn.status}{queued}; see it: rejoinder tail {turn.chat_id}", err=True
+                )
+
+
+@click.command()
+@click.argument("chat_id", metavar="CHAT")
+@click.option("--after", help="Go on from this cursor, which an earlier `tail` gave.")
+@click.option("--until-rest", is_flag=True, help="End when the chat is at rest.")
+@AS_JSON
+def tail(chat_id: str, after: str | None, *, until_rest: bool, as_json: bool) -> None:
+    """Follow CHAT: what was said, then what happens, live. Ctrl-C ends it."""
+    with one_sentence(), connect() as client:
+        show_events(client, chat_id, after, as_json=as_json, until_rest=until_rest)
+
+
+@click.command()
+@click.argument("chat_id", metavar="CHAT")
+@AS_JSON
+def show(chat_id: str, *, as_json: bool) -> None:
+    """Show CHAT: its status, queue, error and messages."""
+    with one_sentence(), connect() as client:
+        chat = client.get_chat(chat_id)
+        messages = list(_messages(client, chat_id))
+    if as_json:
+        _print_json({**chat, "messages": messages})
+        return
+    screen = PlainScreen()
+    screen.line(f"chat {chat['id']}", Style.BOLD)
+    facts = {"owner": chat["owner"], "model": chat["model"], "status": chat["status"]}
+    facts |= {"labels": chat["labels"], "updated": chat["updated_at"][:19]}
+    for name, value in facts.items():
+        if value:
+            screen.line(f"  {name:8} {value}", Style.DIM)
+    teller = Teller(screen)
+    for message in messages:
+        teller.tell(StreamEvent("", "message", message))
+    for queued in chat["queue"]:
+        text = "".join(part.get("text", "") for part in queued["parts"])
+        screen.line(f"  queued ({queued['id']}): {text}", Style.WARN)
+    for call in chat["open_calls"]:
+        screen.line(f"  open call: {call['name']} ({call['call_id']})", Style.WARN)
+    if chat["last_error"]:
+        teller.tell(StreamEvent("", "error", chat["last_error"]))
+
+
+@click.command()
+@OWNER
+@click.option("--status", type=click.Choice([*Status]), help="Only these.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True)
+@AS_JSON
+def ls(owner: str | None, status: str | None, limit: int, *, as_json: bool) -> None:
+    """List an owner's chats, the newest first."""
+    owner = owner or me()
+    with one_sentence(), connect() as client:
+        found = client.list_chats(owner, status=status, limit=limit)
+    if as_json:
+        _print_json(found)
+        return
+    if not found["chats"]:
+        which = f" with status {status}" if status else ""
+        click.echo(f"{owner} has no chats{which}.", err=True)
+    screen = PlainScreen()
+    for chat in found["chats"]:
+        queued = f"  {chat['queue_length']} queued" if chat["queue_length"] else ""
+        when = chat["updated_at"][:19].replace("T", " ")
+        style = Style.BAD if chat["status"] == Status.ERROR else Style.PLAIN
+        screen.line(f"{chat['id']}  {chat['status']:15}  {when}  {chat['model']}{queued}", style)
+    if found["next"]:
+        click.echo(f"There are more; the newest {limit} are shown.", err=True)
+
+
+@click.command()
+@click.argument("chat_id", metavar="CHAT")
+@click.option("--wait", is_flag=True, help="Until the chat has come to rest.")
+def interrupt(chat_id: str, *, wait: bool) -> None:
+    """Stop what CHAT is doing; what was written stays."""
+    with one_sentence(), connect() as client:
+        click.echo(client.interrupt(chat_id, wait=wait))
+
+
+def show_events(
+    client: Client, chat_id: str, after: str | None, *, as_json: bool, until_rest: bool
+) -> None:
+    """Print events until Ctrl-C, or until the chat is at rest; exit 1 if it rests in an error."""
+    teller = Teller(PlainScreen(), progress=True)
+    cursor = after
+    try:
+        for event in client.follow(chat_id, after=after):
+            if event is None:
+                continue
+            cursor = event.cursor
+            if as_json:
+                _print_json(vars(event), indent=None)
+            else:
+                teller.tell(event)
+            if until_rest and event.kind == "status" and event.data["status"] in AT_REST:
+                if event.data["status"] == Status.ERROR:
+                    _tell_the_error(client, chat_id, teller, as_json=as_json)
+                return
+    except KeyboardInterrupt:
+        if not as_json:
+            click.echo(f"\nGo on with: rejoinder tail {chat_id} --after {cursor}", err=True)
+
+
+def _tell_the_error(client: Client, chat_id: str, teller: Teller, *, as_json: bool) -> None:
+    error = client.get_chat(chat_id)["last_error"] or {}
+    if not as_json:
+        teller.tell(StreamEvent("", "error", error))
+    raise click.exceptions.Exit(1)
+
+
+def _print_answer(turn: Turn, *, as_json: bool) -> None:
+    try:
+        answer = turn.get()
+    except TurnFailed as failure:
+        raise Failed(f"{failure.args[0]} ({failure.kind})") from None
+    if as_json:
+        _print_json(answer)
+    else:
+        PlainScreen().line(answer["text"] or "")
+    if answer["state"] != TurnState.FINISHED:
+        raise Failed(f"the turn was {answer['state']} before its end")
+
+
+def _messages(client: Client, chat_id: str) -> Iterator[Mapping[str, Any]]:
+    page: int | None = 0
+    while page is not None:
+        found = client.get_messages(chat_id, after=page, limit=200)
+        yield from found["messages"]
+        page = found["next"]
+
+
+def _print_json(value: object, indent: int | None = 2) -> None:
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    click.echo(
+        text.encode("utf-8", "backslashreplace").decode()
+    )  # lone surrogates, as JSON escapes

@@ -1,0 +1,230 @@
+"""The chat on a terminal: the answer streams above, what is going on stands over the prompt.
+
+Finished lines are printed and scroll away like any output; the line that is being written, running
+tools and the status are part of the prompt, which is redrawn as they change. So one can type, and
+send, at any time: a message sent while the agent is busy is queued.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+import click
+from celery.exceptions import TimeoutError as NoAnswer
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.formatted_text import ANSI
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+from rejoinder.cli.connection import Failed, one_sentence
+from rejoinder.cli.screen import Live, Style, painted, printable, width
+from rejoinder.cli.talk import Conversation
+from rejoinder.cli.telling import MARK_USER, Teller
+from rejoinder.core.errors import Refused
+from rejoinder.streams import StreamEvent
+
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+REDRAW_SECONDS = 0.1
+
+
+class PromptScreen:
+    """Finished lines, to be printed; and what belongs over the prompt."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._done: list[str] = []
+        self._open = ""
+        self._style = Style.PLAIN
+        self._live: Live = ()
+
+    def write(self, text: str, style: Style = Style.PLAIN) -> None:
+        """Go on in the current line; full lines are done."""
+        self._style = style
+        self._open += printable(text)
+        *lines, self._open = self._open.split("\n")
+        self._done += [painted(line, style) for line in lines]
+        while len(self._open) > width():
+            cut = self._open.rfind(" ", 1, width() - 1) + 1 or width() - 1
+            self._done.append(painted(self._open[:cut].rstrip(), style))
+            self._open = self._open[cut:]
+
+    def line(self, text: str, style: Style = Style.PLAIN) -> None:
+        """Add a line of its own."""
+        self.fresh()
+        self._done += [painted(line, style) for line in printable(text).split("\n")]
+
+    def fresh(self) -> None:
+        """End the current line."""
+        if self._open:
+            self._done.append(painted(self._open, self._style))
+            self._open = ""
+
+    def live(self, lines: Live) -> None:
+        """Say what is going on."""
+        self._live = lines
+
+    def take(self) -> list[str]:
+        """The lines that are done, once."""
+        done, self._done = self._done, []
+        return done
+
+    def prompt(self) -> ANSI:
+        """What stands over the input line, and its arrow."""
+        spin = SPINNER[int(time.monotonic() / REDRAW_SECONDS) % len(SPINNER)]
+        lines = [painted(self._open, self._style)] if self._open else []
+        lines += [painted(f"{spin} {text}"[: width() - 1], style) for text, style in self._live]
+        return ANSI("\n".join([*lines, painted(f"{MARK_USER} ", Style.USER)]))
+
+
+class TerminalChat:
+    """One conversation on one terminal: a prompt, a listener and somebody who runs errands."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        """Begin before the first word."""
+        self.conversation = conversation
+        self.screen = PromptScreen()
+        self.teller = Teller(self.screen)
+        self.stopping = False
+        self.failure: Failed | None = None
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[StreamEvent | Failed] = asyncio.Queue()
+        self._errands = ThreadPoolExecutor(1, "errands")  # one: messages keep their order
+        self._closed = threading.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._session: PromptSession[str] = PromptSession(
+            self.screen.prompt,
+            key_bindings=self._keys(),
+            refresh_interval=REDRAW_SECONDS,
+            erase_when_done=True,
+            history=InMemoryHistory(),
+        )
+
+    async def run(self) -> None:
+        """Prompt until the person leaves."""
+        async with self._telling():
+            if self.conversation.chat_id is not None:
+                self._listen()
+            while self.failure is None:
+                try:
+                    text = await self._session.prompt_async()
+                except (EOFError, KeyboardInterrupt):
+                    break
+                if text.strip():
+                    await self._errand(lambda text=text: self._say(text.strip()))  # type: ignore[misc]
+        if self.failure is not None:
+            raise self.failure
+
+    # -- what the person does -----------------------------------------------------------------
+
+    def _keys(self) -> KeyBindings:
+        keys = KeyBindings()
+
+        @keys.add("c-c")
+        def _(event: KeyPressEvent) -> None:
+            if self.teller.busy and not self.stopping:
+                self.stopping = True
+                self.screen.line("· stopping; Ctrl-C again leaves", Style.WARN)
+                self._task = self._loop.create_task(self._errand(self.conversation.stop))
+            elif event.current_buffer.text and not self.stopping:
+                event.current_buffer.reset()
+            else:
+                event.app.exit(exception=KeyboardInterrupt())
+
+        return keys
+
+    def _say(self, text: str) -> None:
+        first = self.conversation.chat_id is None
+        turn = self.conversation.say(text)
+        if first:
+            self._listen()
+        if not self.teller.busy:
+            self.teller.status = turn.status
+
+    async def _errand(self, act: Callable[[], Any]) -> None:
+        """Do something that takes a moment, elsewhere; say if it was refused."""
+        try:
+            await self._loop.run_in_executor(self._errands, act)
+        except Refused as refusal:
+            self.screen.line(f"✗ {refusal}", Style.BAD)
+        except NoAnswer:
+            self.screen.line("✗ no worker answered; it may still be done later", Style.BAD)
+        await self._print()
+
+    # -- what the chat does -------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        threading.Thread(target=self._follow, name="listener", daemon=True).start()
+
+    def _follow(self) -> None:
+        """Hand events to the loop, from a thread of its own."""
+        try:
+            with one_sentence():
+                for event in self._follow_for_ever():
+                    if self._closed.is_set():
+                        return
+                    self._hand_over(event)
+        except Failed as failure:
+            self._hand_over(failure)
+
+    def _follow_for_ever(self) -> Iterator[StreamEvent]:
+        chat_id = str(self.conversation.chat_id)
+        for event in self.conversation.client.follow(chat_id, idle_seconds=2):
+            if event is not None:
+                yield event
+
+    def _hand_over(self, event: StreamEvent | Failed) -> None:
+        if not self._closed.is_set():
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+    @asynccontextmanager
+    async def _telling(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._tell())
+        try:
+            yield
+        finally:
+            self._closed.set()
+            task.cancel()
+            self.screen.live(())
+            self.screen.fresh()
+            await self._print()
+            self._errands.shutdown(wait=False, cancel_futures=True)
+
+    async def _tell(self) -> None:
+        while True:
+            event = await self._events.get()
+            if isinstance(event, Failed):
+                self.failure = event
+                self._session.app.exit(exception=EOFError())
+                return
+            self.teller.tell(event)
+            if not self.teller.busy:
+                self.stopping = False
+            if self._events.empty():
+                await self._print()
+
+    async def _print(self) -> None:
+        """Print what is done, over the prompt."""
+        if lines := self.screen.take():
+            await run_in_terminal(lambda: click.echo("\n".join(lines)))
+        else:
+            self._session.app.invalidate()
+
+
+def converse(conversation: Conversation) -> None:
+    """Hold the conversation."""
+    for line in conversation.greeting(terminal=True):
+        click.echo(painted(line, Style.DIM))
+    click.echo()
+
+    async def talk() -> bool:
+        chat = TerminalChat(conversation)
+        await chat.run()
+        return chat.teller.busy
+
+    busy = asyncio.run(talk())
+    click.echo(painted(conversation.goodbye(busy=busy), Style.DIM))

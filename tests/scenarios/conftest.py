@@ -1,0 +1,78 @@
+"""A stage for whole processes: servers, a database, and a fleet of real workers."""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import redis
+from sqlalchemy import Connection, make_url, text
+
+from models.engine import make_engine
+from rejoinder import embedded
+from rejoinder.client import Client
+from scripts.fleet import Fleet, environment
+from tests.chats import World
+
+QUICK = {
+    "REJOINDER_HEARTBEAT_SECONDS": "0.5",
+    "REJOINDER_DEAD_AFTER_SECONDS": "5",
+    "REJOINDER_MODEL": "scripted:echo",
+    "REJOINDER_TOOLS": "rejoinder.tools.examples,tests.scenarios.some_tools",
+}
+
+
+@dataclass
+class Stage:
+    """Where a scenario plays."""
+
+    fleet: Fleet
+    client: Client
+    world: World
+    redis_url: str
+
+    def logs(self) -> str:
+        """Everything the fleet has logged."""
+        return "\n".join(member.text() for member in self.fleet.members)
+
+
+@pytest.fixture(scope="session")
+def make_database(
+    servers: embedded.Servers, _administrator: Connection, _template: str
+) -> Iterator[object]:
+    """A function that makes a migrated database which lasts as long as the session."""
+    made: list[str] = []
+
+    def make() -> str:
+        name = f"rejoinder_stage_{secrets.token_hex(6)}"
+        _administrator.execute(text(f"CREATE DATABASE {name} TEMPLATE {_template}"))
+        made.append(name)
+        url = make_url(servers.database_url).set(database=name)
+        return url.render_as_string(hide_password=False)
+
+    yield make
+    for name in made:
+        _administrator.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.fixture(scope="module", params=["threads", "prefork"])
+def stage(
+    request: pytest.FixtureRequest,
+    servers: embedded.Servers,
+    make_database: object,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stage]:
+    """Two workers of one pool, on a database of their own; shared by a module's tests."""
+    database_url = make_database()  # type: ignore[operator]
+    with redis.Redis.from_url(servers.redis_url) as connection:
+        connection.flushdb()
+    logs: Path = tmp_path_factory.mktemp("logs")
+    env = environment(database_url, servers.redis_url, **QUICK)
+    engine = make_engine(database_url)
+    with Fleet(env, logs) as fleet, Client(broker_url=servers.redis_url, timeout=30) as client:
+        for name in ("one", "two"):
+            fleet.worker(name, pool=request.param, concurrency=8)
+        fleet.wait_until_ready()
+        yield Stage(fleet, client, World(engine), servers.redis_url)
+    engine.dispose()
