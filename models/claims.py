@@ -37,11 +37,10 @@ ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp(), name = excluded.name
 """)
 
 _HEARTBEAT = text("""
-WITH beat AS (
-    UPDATE rejoinder.workers SET seen_at = clock_timestamp() WHERE id = :worker_id RETURNING id
-)
-SELECT beat.id AS worker_id, c.id AS chat_id, c.lease_id, c.history_version, c.status
-  FROM beat LEFT JOIN rejoinder.chats AS c ON c.worker_id = beat.id
+UPDATE rejoinder.workers SET seen_at = clock_timestamp() WHERE id = :worker_id;
+SELECT w.id AS worker_id, c.id AS chat_id, c.lease_id, c.history_version, c.status
+  FROM rejoinder.workers AS w LEFT JOIN rejoinder.chats AS c ON c.worker_id = w.id
+ WHERE w.id = :worker_id
 """)
 
 _RETIRE = text("""
@@ -145,9 +144,10 @@ def register_worker(engine: Engine, worker_id: UUID, name: str) -> None:
 def heartbeat(engine: Engine, worker_id: UUID) -> list[Lease] | None:
     """Say that this process lives, and learn which leases it still holds.
 
-    One statement per process, however many chats it runs. Indexes: workers_pkey, chats_leased.
+    One round trip per process, however many chats it runs. Indexes: workers_pkey, chats_leased.
     Locks only the worker's own row; waits for a sweeper that is just taking this worker's chats,
-    and then no longer finds them. None: the row is gone, register again.
+    and then no longer finds them: the second statement looks again, where a CTE would still see
+    the chats as they were before the wait. None: the row is gone, register again.
     """
     rows = _at_once(engine, _HEARTBEAT, worker_id=worker_id)
     if not rows:

@@ -7,6 +7,7 @@ starts servers and a worker of its own, quietly, and stops them at the end; chat
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,18 +23,32 @@ from scripts.stack import HOME, AlreadyRunningError, running, stack
 
 
 @contextmanager
-def somewhere(home: Path) -> Iterator[Mapping[str, str]]:
-    """Servers with workers: those of the environment, of `make up`, or our own."""
+def somewhere(home: Path) -> Iterator[tuple[Mapping[str, str], bool]]:
+    """Servers with workers: those of the environment, of `make up`, or (True) our own."""
     if os.environ.get("REJOINDER_REDIS_URL"):
-        yield os.environ
+        yield os.environ, False
     elif found := running(home):
         note("Using what `make up` runs.")
-        yield {**os.environ, **found}
+        yield {**os.environ, **found}, False
     else:
         note("Starting servers and a worker …")
-        with heeding_signals() as signals, stack(home, flower=False, control=False) as own:
-            own.fleet.in_a_hurry = lambda: signals.urgent
-            yield {**os.environ, **own.fleet.env}
+        with (
+            heeding_signals() as signals,
+            stack(home, flower=False, control=False, signals=signals) as own,
+        ):
+            with listening_to_ctrl_c():
+                yield own.fleet.env, True
+            note("Stopping them …")
+
+
+@contextmanager
+def listening_to_ctrl_c() -> Iterator[None]:
+    """Inside a conversation Ctrl-C is about the conversation."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def note(text: str) -> None:
@@ -50,8 +65,14 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     model, why = (given.model, "as you said") if given.model else default_model()
     try:
-        with somewhere(given.home.absolute()) as env, one_sentence(), connect(env) as client:
-            hold(Conversation(client, given.chat, model=model, why=why, again="make chat ARGS="))
+        with (
+            somewhere(given.home.absolute()) as (env, ours),
+            one_sentence(),
+            connect(env) as client,
+        ):
+            talk = Conversation(client, given.chat, model=model, why=why, lasting=not ours)
+            talk.again = "make chat ARGS="
+            hold(talk)
     except Stop as stop:
         return int(str(stop.code))
     except Failed as failure:

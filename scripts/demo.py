@@ -1,148 +1,244 @@
-"""make demo: a chat's life in its rows, on a real Postgres that this starts and stops.
+"""make demo: a chat with tools, streamed from two real workers, one of which is killed on the way.
 
-An app creates a chat and sends a second message while the first is worked on; a worker runs a tool
-and answers; the second turn's worker dies in the middle, a sweep notices, another worker takes
-over, and what the dead one still tries to write is refused. No model is called yet.
+Servers of its own, two `celery -A tasks worker` processes, and an app that knows only the client.
+While tools run, the worker that has the chat gets a SIGKILL; the sweep notices that its heartbeat
+is missing, and the other worker goes on where it fell. Exit code 0: the turn was completed, by the
+other worker, and history holds each message once.
 """
 
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
-from datetime import timedelta
-from uuid import UUID
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Engine, text
-from uuid_utils.compat import uuid7
+from sqlalchemy import text
 
-from models import claims, machine
-from models.engine import make_engine, transaction
-from models.machine import NewChat
+from models.engine import make_engine
 from models.migrate import upgrade
-from models.sweep import sweep
 from rejoinder import embedded
-from rejoinder.core.effects import Effects, Fence
-from rejoinder.core.errors import Stale
-from rejoinder.core.messages import NewMessage, Role
-from rejoinder.core.parts import Text, ToolCall, ToolResult
+from rejoinder.cli.screen import PlainScreen, Style
+from rejoinder.cli.telling import Teller
+from rejoinder.client import Client, Turn
+from rejoinder.core.state import AT_REST, Status
+from rejoinder.embedded import ServersError
+from scripts.fleet import (
+    Fleet,
+    FleetError,
+    Member,
+    Signals,
+    Stop,
+    environment,
+    heeding_signals,
+)
 
-DEAD_AFTER = timedelta(seconds=15)
+# A demo should not wait for the dead: the defaults are 5, 15 and 5 s.
+HEARTBEAT, DEAD_AFTER, SWEEP_EVERY = 0.5, 2.0, 0.5
+LONGEST_TURN = 60.0
+QUESTION = "Bonn or Lima today: where is it warmer, and do I need an umbrella?"
+SCRIPT: dict[str, Any] = {
+    "steps": [
+        {
+            "thinking": "Two cities and an umbrella: I can ask for all of it at once.",
+            "text": "Let me look at both places, and at umbrellas.",
+            "calls": [
+                {"name": "weather", "arguments": {"city": "Bonn"}},
+                {"name": "weather", "arguments": {"city": "Lima"}},
+                {"name": "slow_lookup", "arguments": {"topic": "umbrella", "seconds": 2}},
+            ],
+            "pace": 0.03,
+        },
+        {
+            "text": "And the difference?",
+            "calls": [
+                {
+                    "name": "calculate",
+                    "arguments": {"expression": "{result:0.celsius} - ({result:1.celsius})"},
+                }
+            ],
+            "pace": 0.03,
+        },
+        {
+            "text": "Bonn is {result} degrees warmer than Lima today. Take an umbrella to Lima: it"
+            " rains there. This answer was finished by another worker than the one that began it.",
+            "pace": 0.05,
+        },
+    ]
+}
+
+screen = PlainScreen()
+
+
+def say(words: str, style: Style = Style.BOLD) -> None:
+    """Say something between the lines of the chat."""
+    screen.line(words, style)
 
 
 class Demo:
-    """Prints what it does, and the chat's row after it."""
+    """One turn, with an accident."""
 
-    def __init__(self, engine: Engine) -> None:
-        """Begin with nothing."""
-        self.engine = engine
-        self.chat_id: UUID | None = None
+    def __init__(self, fleet: Fleet, client: Client, database_url: str) -> None:
+        """Begin with two healthy workers."""
+        self.fleet = fleet
+        self.client = client
+        self.engine = make_engine(database_url)
+        self.teller = Teller(screen, progress=True)
+        self.killed: tuple[str, float] | None = None
+        self.recovered: float | None = None
+        self.model_calls = 0
 
-    def do(
-        self, who: str, transition: Callable[..., Effects], *args: object, **kw: object
-    ) -> Effects:
-        """Run a transition and show the row."""
-        with transaction(self.engine) as tx:
-            effects = transition(tx, *args, **kw)
-        self.chat_id = effects.chat_id
-        self.show(who, transition.__name__)
-        return effects
-
-    def claim(self, who: str, worker_id: UUID) -> Fence:
-        """Let a worker take the chat."""
-        got = self.chat_id and claims.claim(
-            self.engine, self.chat_id, worker_id, dead_after=DEAD_AFTER
+    def play(self) -> bool:
+        """Ask, watch, kill, watch; say whether all went well."""
+        began = time.monotonic()
+        turn = self.client.create_chat(
+            QUESTION, owner="demo", model="scripted:demo", options={"extra": {"script": SCRIPT}}
         )
-        if not got:
-            raise RuntimeError("the chat could not be claimed")
-        self.show(who, "claim")
-        return got.fence
+        for event in self.client.follow(turn.chat_id, idle_seconds=1):
+            if time.monotonic() - began > LONGEST_TURN:
+                say(f"✗ The turn did not end within {LONGEST_TURN:.0f} s.", Style.BAD)
+                return False
+            if event is None:
+                continue
+            self.teller.tell(event)
+            if event.kind == "part" and event.data["seq"] == event.data["n"]:
+                self.model_calls += 1  # the first part of an answer
+            if event.kind == "tool" and event.data["state"] == "progress" and not self.killed:
+                self._kill_the_owner(turn)
+            if event.kind == "status":
+                self._note_recovery(event.data["status"])
+                if event.data["status"] in AT_REST:
+                    break
+        return self._conclude(turn, time.monotonic() - began)
 
-    def show(self, who: str, what: str) -> None:
-        """Print one line: who did what, and how the chat's row looks now."""
-        query = text("SELECT * FROM rejoinder.chats WHERE id = :id")
-        with self.engine.connect() as connection:
-            row = connection.execute(query, {"id": self.chat_id}).mappings().one()
-        lease = str(row["lease_id"])[-6:] if row["lease_id"] else "-"
-        versions = f"{row['snapshot_version']}/{row['history_version']}/{row['queue_version']}"
-        print(
-            f"  {who:10} {what:14} → {row['status']:13} lease {lease:7} queue {row['queue_length']}"
-            f"  crashes {row['crashes']}  versions {versions}"
-        )
+    def _kill_the_owner(self, turn: Turn) -> None:
+        owner = self._owner(turn)
+        if owner is None:
+            return
+        owner.kill()
+        self.killed = (owner.name, time.monotonic())
+        say(f"── SIGKILL for worker {owner.name} (process {owner.pid}), in the middle of its tools")
 
-    def transcript(self) -> Iterator[str]:
-        """What stands in history, in order."""
+    def _owner(self, turn: Turn) -> Member | None:
+        """The process that holds the chat's lease, as its row says."""
         query = text(
-            "SELECT id, role, parts FROM rejoinder.messages WHERE chat_id = :id ORDER BY id"
+            "SELECT w.name FROM rejoinder.chats c JOIN rejoinder.workers w ON w.id = c.worker_id"
+            " WHERE c.id = :id"
         )
         with self.engine.connect() as connection:
-            for row in connection.execute(query, {"id": self.chat_id}):
-                for part in row.parts:
-                    match part["type"]:
-                        case "tool_call":
-                            said = f"{part['name']}({part['arguments']})"
-                        case "tool_result":
-                            said = f"⇒ {part['content']}"
-                        case _:
-                            said = part["text"]
-                    yield f"  {row.id:>3} {row.role:10} {said}"
+            name = connection.execute(query, {"id": turn.chat_id}).scalar_one_or_none()
+        pid = str(name).rpartition(":")[2]
+        return next((each for each in self.fleet.members if str(each.pid) == pid), None)
 
+    def _note_recovery(self, status: str) -> None:
+        if self.killed and self.recovered is None and status == Status.RUNNING:
+            self.recovered = time.monotonic() - self.killed[1]
+            other = next(each.name for each in self.fleet.members if each.alive)
+            say(f"── worker {other} goes on, {self.recovered:.1f} s after the kill")
 
-def assistant(words: str, *calls: ToolCall) -> NewMessage:
-    """Build what the model would have said."""
-    return NewMessage(Role.ASSISTANT, (Text(words), *calls))
-
-
-def play(engine: Engine) -> None:
-    """Walk one chat through two turns, one of them with an accident."""
-    demo = Demo(engine)
-    alice, bob = uuid7(), uuid7()
-    claims.register_worker(engine, alice, "worker A")
-    claims.register_worker(engine, bob, "worker B")
-
-    print("\nTurn 1: a tool call, and a second message meanwhile")
-    chat = demo.do("app", machine.create, NewChat("you", (Text("What is the weather?"),)))
-    fence = demo.claim("worker A", alice)
-    asked = assistant("Let me look.", ToolCall("call-1", "weather", {"city": "Bonn"}))
-    recorded = demo.do("worker A", machine.record, fence, asked, start=["call-1"])
-    demo.do("app", machine.send, chat.chat_id, (Text("And tomorrow?"),))
-    demo.do("worker A", machine.commit, recorded.fence, results=[ToolResult("call-1", "rain")])
-    fence = demo.claim("worker A", alice)
-    demo.do("worker A", machine.finish_turn, fence, message=assistant("It rains."))
-
-    print("\nTurn 2: the queue's head was promoted; its worker dies")
-    lost = demo.claim("worker A", alice)
-    with engine.begin() as connection:  # no heartbeat for a while
-        connection.execute(
-            text(
-                "UPDATE rejoinder.workers SET seen_at = now() - interval '1 minute' WHERE id = :w"
-            ),
-            {"w": alice},
+    def _conclude(self, turn: Turn, took: float) -> bool:
+        result = turn.get(timeout=10)
+        messages = self.client.get_messages(turn.chat_id)["messages"]
+        say("\nWhat stands in Postgres now:")
+        for message in messages:
+            for part in message["parts"]:
+                screen.line(f"  {message['id']:>2} {message['role']:9} {_told(part)}")
+        roles = [message["role"] for message in messages]
+        expected = ["user", "assistant", "tool", "assistant", "tool", "assistant"]
+        good = (
+            result["state"] == "finished"
+            and roles == expected
+            and self.model_calls == roles.count("assistant")
+            and self.killed is not None
+            and self.recovered is not None
         )
-    sweep(engine, dead_after=DEAD_AFTER)
-    demo.show("sweeper", "recover")
-    fence = demo.claim("worker B", bob)
-    try:
-        with transaction(engine) as tx:
-            machine.finish_turn(tx, lost, message=assistant("Too late."))
-    except Stale as refusal:
-        print(f"  worker A   finish_turn    ✗ {refusal}")
-    demo.do("worker B", machine.finish_turn, fence, message=assistant("Sun, at last."))
+        if good and self.killed and self.recovered:
+            say(
+                f"\n✓ One turn of three model calls and four tool calls in {took:.1f} s. Worker "
+                f"{self.killed[0]} was killed;\n  the other went on {self.recovered:.1f} s later "
+                f"(dead after {DEAD_AFTER:.0f} s of silence; by default 15).\n  Nothing was lost, "
+                f"answered twice, or asked of the model twice.",
+                Style.GOOD,
+            )
+        else:
+            what = f"{result['state']}, {self.model_calls} model calls, {roles}"
+            say(f"✗ That is not what should have happened: {what}", Style.BAD)
+        return good
 
-    print("\nHistory")
-    print("\n".join(demo.transcript()))
+
+def _told(part: dict[str, Any]) -> str:
+    match part["type"]:
+        case "reasoning":
+            return f"(thinking) {part['text']}"
+        case "tool_call":
+            return f"→ {part['name']}({part['arguments']})"
+        case "tool_result":
+            return f"⇒ {part['content']}"
+        case _:
+            return str(part["text"])
+
+
+@contextmanager
+def sweeping(client: Client) -> Iterator[None]:
+    """What beat does every 5 s, more often."""
+    done = threading.Event()
+
+    def sweep() -> None:
+        while not done.wait(SWEEP_EVERY):
+            client.app.send_task("rejoinder.sweep", queue="rejoinder.control", expires=5)
+
+    thread = threading.Thread(target=sweep, name="sweeping", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(5)
+
+
+def run(logs: Path, signals: Signals) -> bool:
+    """Start everything, play, stop everything."""
+    began = time.monotonic()
+    with embedded.servers() as servers:
+        env = environment(
+            servers.database_url,
+            servers.redis_url,
+            REJOINDER_TOOLS="rejoinder.tools.examples",
+            REJOINDER_HEARTBEAT_SECONDS=str(HEARTBEAT),
+            REJOINDER_DEAD_AFTER_SECONDS=str(DEAD_AFTER),
+        )
+        with Fleet(env, logs, signals=signals) as fleet:
+            for name in ("A", "B"):  # while they load, we migrate
+                fleet.worker(name, concurrency=8, options=["--without-mingle"])
+            upgrade(servers.database_url)
+            fleet.wait_until_ready()
+            pids = ", ".join(f"{each.name} (process {each.pid})" for each in fleet.members)
+            say(f"Postgres, Valkey and workers {pids}: up in {time.monotonic() - began:.1f} s\n")
+            with Client(broker_url=servers.redis_url, timeout=20) as client, sweeping(client):
+                demo = Demo(fleet, client, servers.database_url)
+                try:
+                    good = demo.play()
+                finally:
+                    demo.engine.dispose()
+    return good
 
 
 def main() -> int:
-    """Start the servers, migrate, play, stop."""
-    began = time.monotonic()
-    with embedded.servers() as servers:
-        upgrade(servers.database_url)
-        print(f"Servers started and schema migrated in {time.monotonic() - began:.1f} s")
-        engine = make_engine(servers.database_url)
-        play(engine)
-        engine.dispose()
-        began = time.monotonic()
-    print(f"\nServers stopped in {time.monotonic() - began:.1f} s")
-    return 0
+    """Play the demo; on Ctrl-C, leave nothing behind."""
+    with (
+        heeding_signals() as signals,
+        tempfile.TemporaryDirectory(prefix="rejoinder-demo-") as logs,
+    ):
+        try:
+            return 0 if run(Path(logs), signals) else 1
+        except Stop as stop:
+            say("\nStopped.")
+            return int(str(stop.code))
+        except (FleetError, ServersError) as error:
+            say(f"make demo: {error}", Style.BAD)
+            return 1
 
 
 if __name__ == "__main__":

@@ -117,16 +117,56 @@ class Member:
         return self.process.wait()
 
 
+class Stop(SystemExit):
+    """SIGINT, SIGTERM or SIGHUP came; raised once, in the main thread."""
+
+
+class Signals:
+    """What the user wants: the first signal ends the work, another one hurries the end."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._ending = False
+        self.urgent = False
+        """A signal came while things were ending already."""
+
+    def end(self) -> None:
+        """Note that things are ending: from now on a signal does not unwind, it only hurries."""
+        self._ending = True
+
+    def __call__(self, number: int, _frame: object) -> None:
+        """Handle a signal."""
+        if self._ending:
+            self.urgent = True
+            return
+        self._ending = True
+        raise Stop(128 + number)
+
+
+@contextmanager
+def heeding_signals() -> Iterator[Signals]:
+    """Turn SIGINT, SIGTERM and SIGHUP into one `Stop`, so that every `with` gets to its end."""
+    signals = Signals()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signals) for number in numbers}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class Fleet:
     """Starts Celery processes, and ends every one of them."""
 
-    def __init__(self, env: Mapping[str, str], logs: Path) -> None:
+    def __init__(
+        self, env: Mapping[str, str], logs: Path, *, signals: Signals | None = None
+    ) -> None:
         """Processes get this environment and log to files in this folder."""
         self.env = dict(env)
         self.logs = logs
         self.members: list[Member] = []
-        self.in_a_hurry: Callable[[], bool] = lambda: False
-        """Asked while stopping: whether to kill at once."""
+        self._signals = signals or Signals()
         logs.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> Self:
@@ -216,7 +256,8 @@ class Fleet:
                 )
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """End everybody: the last started first, workers together."""
+        """End everybody: the last started first, workers together. Urgent: kill them at once."""
+        self._signals.end()
         others = [m for m in reversed(self.members) if m.ready_when != " ready."]
         workers = [m for m in reversed(self.members) if m.ready_when == " ready."]
         for group in (others, workers):
@@ -225,44 +266,8 @@ class Fleet:
                     member.signal(signal.SIGTERM)
             deadline = time.monotonic() + seconds
             for member in group:
-                member.end(deadline, self.in_a_hurry)
+                member.end(deadline, lambda: self._signals.urgent)
 
 
 def _how(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
-
-
-class Stop(SystemExit):
-    """SIGINT, SIGTERM or SIGHUP came; raised once, in the main thread."""
-
-
-class Signals:
-    """What the user wants: the first signal ends the work, the second hurries the end."""
-
-    def __init__(self) -> None:
-        """Begin with none."""
-        self.count = 0
-
-    @property
-    def urgent(self) -> bool:
-        """Whether a second signal came."""
-        return self.count > 1
-
-    def __call__(self, number: int, _frame: object) -> None:
-        """Handle a signal: unwind the first time, and only then."""
-        self.count += 1
-        if self.count == 1:
-            raise Stop(128 + number)
-
-
-@contextmanager
-def heeding_signals() -> Iterator[Signals]:
-    """Turn SIGINT, SIGTERM and SIGHUP into one `Stop`, so that every `with` gets to its end."""
-    signals = Signals()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signals) for number in numbers}
-    try:
-        yield signals
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

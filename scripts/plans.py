@@ -37,7 +37,8 @@ def watch(engine: Engine) -> Iterator[list[Caught]]:
         executemany: bool,  # noqa: FBT001
     ) -> None:
         if not statement.lstrip().startswith(_NO_PLAN):
-            caught.append(Caught(statement, parameters[0] if executemany else parameters))
+            given = parameters[0] if executemany else parameters
+            caught.extend(Caught(each, given) for each in statement.split(";") if each.strip())
 
     event.listen(engine, "before_cursor_execute", catch)
     try:

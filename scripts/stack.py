@@ -17,7 +17,7 @@ import redis
 
 from models.migrate import upgrade
 from rejoinder import embedded
-from scripts.fleet import ROOT, Fleet, environment
+from scripts.fleet import ROOT, Fleet, Signals, environment
 
 HOME = ROOT / ".rejoinder"
 FLOWER_PORT = 5555
@@ -43,7 +43,7 @@ class Stack:
 
 
 @contextmanager
-def stack(home: Path = HOME, *, flower: bool, control: bool) -> Iterator[Stack]:
+def stack(home: Path = HOME, *, flower: bool, control: bool, signals: Signals) -> Iterator[Stack]:
     """Servers and fleet, ready on entry and gone after exit; `env` is there in between.
 
     `control` adds a small worker for front-door calls alone, so that they never wait for a step.
@@ -52,7 +52,7 @@ def stack(home: Path = HOME, *, flower: bool, control: bool) -> Iterator[Stack]:
         upgrade(servers.database_url)
         chosen = {name: os.environ.get(name) or value for name, value in SETTINGS.items()}
         env = environment(servers.database_url, servers.redis_url, **chosen)
-        with Fleet(env, home / "logs") as fleet:
+        with Fleet(env, home / "logs", signals=signals) as fleet:
             fleet.worker("steps")
             if control:
                 fleet.worker("control", queues=["rejoinder.control"], concurrency=4)

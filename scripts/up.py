@@ -16,6 +16,8 @@ from scripts.fleet import FleetError, Member, Stop, heeding_signals
 from scripts.stack import HOME, AlreadyRunningError, Stack, stack
 
 LOOK_SECONDS = 0.1
+ROUTINE = b"rejoinder.sweep"
+"""Every few seconds, and of no interest unless it fails; the log files have it."""
 COLOURS = ("36", "35", "33", "32", "34")
 
 
@@ -40,6 +42,8 @@ class Logs:
                 if not line.endswith(b"\n"):
                     file.seek(-len(line), 1)
                     break
+                if ROUTINE in line and b": INFO/" in line:
+                    continue
                 if text := line.decode("utf-8", "replace").rstrip():
                     print(f"{prefix}{text}")
         sys.stdout.flush()
@@ -55,8 +59,9 @@ def introduce(running: Stack, home: Path) -> None:
     env = os.path.relpath(home / "env")
     say(
         f"\nUp. In another shell:\n"
-        f"    make chat                                    talk to an agent\n"
-        f"    . {env} && celery -A tasks status   or python -m rejoinder send --follow Hello\n"
+        f"    make chat\n"
+        f"    . {env} && celery -A tasks status\n"
+        f"    . {env} && rejoinder send --follow Hello\n"
         f"Postgres  {running.servers.database_url}\n"
         f"Redis     {running.servers.redis_url}\n"
         f"Flower    {running.flower_url}\n"
@@ -73,8 +78,7 @@ def main(arguments: list[str]) -> int:
     with heeding_signals() as signals:
         try:
             say("Starting Postgres, Valkey, two workers, beat and Flower …")
-            with stack(home, flower=True, control=True) as running:
-                running.fleet.in_a_hurry = lambda: signals.urgent
+            with stack(home, flower=True, control=True, signals=signals) as running:
                 logs = Logs(running.fleet.members)
                 introduce(running, home)
                 try:

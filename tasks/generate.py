@@ -52,7 +52,7 @@ def generate(held: Held, loaded: Loaded) -> None:
     message = NewMessage(
         Role.ASSISTANT,
         reply.parts,
-        model=f"{provider.name}:{reply.model}",
+        model=f"{provider.name}:{model}",
         usage=reply.usage,
         context_limit=profile.context_limit,
         runtime_ms=int((time.monotonic() - began) * 1000),
@@ -76,7 +76,7 @@ def _follow_up(held: Held, loaded: Loaded, message: NewMessage, stop: StopReason
     elif stop is StopReason.REFUSAL and not parts.text_of(message.parts).strip():
         held.partial = None
         held.write(machine.fail, REFUSED)
-    elif stop is StopReason.MAX_TOKENS:
+    elif stop in (StopReason.MAX_TOKENS, StopReason.CONTEXT_LENGTH):
         notice = NewMessage(Role.ASSISTANT, (parts.Text(CUT_NOTICE),), Visibility.USER)
         held.write(machine.finish_turn, message=message, notice=notice)
     else:

@@ -26,7 +26,7 @@ from rejoinder.core.effects import Cause
 from rejoinder.core.errors import Stale, StopRequested
 from rejoinder.core.messages import Failure, NewMessage, Role, Visibility
 from rejoinder.core.parts import Text
-from rejoinder.core.retry import delay, may_retry, retry_state
+from rejoinder.retry import delay, may_retry, retry_state
 from rejoinder.providers.errors import ProviderError
 from tasks import app
 from tasks.dispatch import STEP

@@ -16,7 +16,7 @@ from rejoinder.core.errors import Stale
 from rejoinder.core.limits import MAX_CRASHES
 from rejoinder.core.messages import CallKind, Failure, NewMessage, TurnState
 from rejoinder.core.parts import ToolResult
-from rejoinder.core.state import Status, Transition
+from rejoinder.core.state import AT_REST, LEASED, Status, Transition
 
 WORKER_LOST = Failure(
     kind="worker_lost",
@@ -64,8 +64,8 @@ def expire(tx: Session, chat_id: UUID) -> Effects:
 def wake(tx: Session, chat_id: UUID, result: ToolResult | None = None) -> Effects:
     """wake: sleeping → pending; with a result, once no other outside call is open.
 
-    A wake-up that comes while the chat still runs is kept for its `sleep`; a repeated one, or one
-    that nobody waits for any more, changes nothing.
+    A wake-up that comes before the chat's `sleep` is kept for it, on the call or as `woken`; a
+    repeated one, or one that nobody waits for any more, changes nothing.
     """
     change = begin(tx, chat_id, Transition.WAKE)
     if change.unchanged:
@@ -74,12 +74,13 @@ def wake(tx: Session, chat_id: UUID, result: ToolResult | None = None) -> Effect
     waiting = {call.call_id for call in calls.unanswered(open_calls, CallKind.EXTERNAL)}
     if result is not None and result.call_id in waiting:
         calls.answer(change, open_calls, [result])
-    elif result is not None or change.before not in (Status.SLEEPING, Status.RUNNING):
+    elif result is not None or change.before in AT_REST:
         return change.nothing()
-    if change.before is Status.RUNNING:
-        change.chat.woken = True
-    elif change.before is not Status.INTERRUPTING:  # history is the owner's while there is one
+    if change.before not in LEASED:  # history is the owner's while there is one
         calls.settle(change, open_calls)
-        if change.before is Status.SLEEPING and (result is None or waiting == {result.call_id}):
+    if change.before is Status.SLEEPING:
+        if result is None or waiting == {result.call_id}:
             change.to(Status.PENDING)
+    elif result is None:
+        change.chat.woken = True
     return change.effects()

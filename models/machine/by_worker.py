@@ -122,7 +122,7 @@ def retry_later(
 ) -> Effects:
     """retry_later: running → pending, not before the delay has passed; attempt + 1."""
     change = begin(tx, fence.chat_id, Transition.RETRY_LATER, fence=fence)
-    _hand_back(change, results)
+    _answer(change, results)
     change.chat.attempt += 1
     change.chat.retry_state = dict(retry_state)
     run_after = after(change.now, delay_seconds)
@@ -161,8 +161,8 @@ def sleep(
 ) -> Effects:
     """sleep: running → sleeping; pending at once if what it would wait for has come already."""
     change = begin(tx, fence.chat_id, Transition.SLEEP, fence=fence)
-    woken = change.chat.woken
     open_calls = _answer(change, results)
+    woken, change.chat.woken = change.chat.woken, False
     change.chat.crashes = 0
     if woken or not calls.unanswered(open_calls, CallKind.EXTERNAL):
         change.to(Status.PENDING)
@@ -178,7 +178,7 @@ def fail(
     change = begin(tx, fence.chat_id, Transition.FAIL, fence=fence)
     if message is not None:
         _record(change, message, {}, ())
-    _hand_back(change)
+    _answer(change)
     history.end_turn(change, TurnState.FAILED, failure=failure)
     change.to(Status.ERROR, failure=failure)
     return change.effects()
@@ -200,7 +200,7 @@ def release(
     if change.before is Status.INTERRUPTING:
         finish_stopped(change, partial, results)
     else:
-        _hand_back(change, results, untouched)
+        _answer(change, results, untouched)
         change.to(Status.PENDING)
     return change.effects()
 
@@ -222,12 +222,15 @@ def finish_stopped(
     change: Change, partial: NewMessage | None, results: Iterable[ToolResult] = ()
 ) -> None:
     """Save what was produced, answer what was asked, and give way to the next message."""
-    calls.answer(change, calls.unsettled(change), results)
-    if partial is not None and partial.parts:
-        _record(change, partial, {}, ())
     open_calls = calls.unsettled(change)
+    calls.answer(change, open_calls, results)
     calls.close(change, open_calls, calls.INTERRUPTED)
     calls.settle(change, open_calls)
+    if partial is not None and partial.parts:
+        _record(change, partial, {}, ())
+        open_calls = calls.unsettled(change)
+        calls.close(change, open_calls, calls.INTERRUPTED)
+        calls.settle(change, open_calls)
     history.end_turn(change, TurnState.INTERRUPTED, answer=history.last_answer(change))
     history.rest_or_next(change)
 
@@ -236,9 +239,9 @@ def _record(
     change: Change, message: NewMessage, plans: Mapping[str, CallPlan], start: Iterable[str]
 ) -> None:
     requested = parts.open_calls(message.parts)
-    if requested and calls.unsettled(change):
+    if calls.unsettled(change):
         raise Rejected(
-            "The assistant cannot ask for tools while earlier calls are open", "answer those first"
+            "The assistant cannot speak while its tool calls are open", "answer those first"
         )
     if len({call.call_id for call in requested}) < len(requested):
         raise Rejected("Two tool calls of one message share an id", "give each an id of its own")
@@ -251,19 +254,13 @@ def _refuse_open_calls(change: Change, what: str, message: NewMessage | None = N
         raise Rejected(f"{what} while tool calls are open", "answer them, and commit")
 
 
-def _hand_back(
+def _answer(
     change: Change, results: Iterable[ToolResult] = (), untouched: Iterable[str] = ()
-) -> None:
+) -> calls.Calls:
     """Keep the results there are; what had started without one is run again, or is unknown."""
     open_calls = calls.unsettled(change)
     calls.unstart(open_calls, untouched)
     calls.answer(change, open_calls, results)
     calls.drop_started(change, open_calls)
-    calls.settle(change, open_calls)
-
-
-def _answer(change: Change, results: Iterable[ToolResult]) -> calls.Calls:
-    open_calls = calls.unsettled(change)
-    calls.answer(change, open_calls, results)
     calls.settle(change, open_calls)
     return open_calls

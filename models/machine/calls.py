@@ -103,7 +103,10 @@ def unstart(calls: Calls, call_ids: Iterable[str]) -> None:
 
 def answer(change: Change, calls: Calls, results: Iterable[ToolResult]) -> None:
     """Give calls their results. They are not in history yet."""
-    by_id = {result.call_id: result for result in results}
+    given = list(results)
+    by_id = {result.call_id: result for result in given}
+    if len(by_id) < len(given):
+        raise Rejected("Two results are for the same tool call", "answer each call once")
     for call in _named(calls, set(by_id)):
         if call.state in ANSWERED:
             raise Rejected(
@@ -126,8 +129,8 @@ def close(change: Change, calls: Calls, reason: str) -> None:
 def drop_started(change: Change, calls: Calls) -> None:
     """Deal with calls whose worker stopped running them: run again, or an honest "unknown"."""
     for call in calls:
-        if call.state is not CallState.STARTED:
-            continue
+        if call.state is not CallState.STARTED or call.kind is not CallKind.LOCAL:
+            continue  # another app's task goes on without us, and will answer
         if call.delivery is Delivery.IDEMPOTENT:
             unstart([call], [call.call_id])
         else:

@@ -67,7 +67,6 @@ class Change:
         chat.run_after = run_after
         chat.deadline = deadline
         chat.last_error = failure.to_json() if failure else None
-        chat.woken = False
         if status not in LEASED:
             chat.lease_id = chat.worker_id = None
         if status in AT_REST:

@@ -94,6 +94,7 @@ def open_turn(
             )
         )
     change.chat.turn_id = turn_id
+    change.chat.woken = False
     change.chat.crashes = 0
     change.chat.attempt = 0
     change.chat.retry_state = None
@@ -111,6 +112,7 @@ def end_turn(
     turn_id = change.chat.turn_id
     if turn_id is None:
         return
+    change.chat.woken = False
     error = failure.to_json() if failure else None
     answer_id, text = answer or (None, None)
     change.tx.execute(
@@ -129,6 +131,7 @@ def last_answer(change: Change) -> tuple[int, str] | None:
             Message.chat_id == change.chat.id,
             Message.turn_id == change.chat.turn_id,
             Message.role == Role.ASSISTANT,
+            ~Message.compressed,
             ~Message.deleted,
         )
         .order_by(Message.id.desc())

@@ -53,6 +53,7 @@ def reconcile(tx: Session, chat_id: UUID) -> Effects:
     )
     for message in tx.scalars(surplus).all():
         history.remove_queued(change, message)
+    change.chat.woken = False
     change.chat.attempt = 0
     change.chat.retry_state = None
     tx.execute(
@@ -88,7 +89,7 @@ def _wrong_columns(change: Change, queued: int) -> list[str]:
         != (chat.status is Status.PENDING),
         "run_after does not fit the status": chat.run_after is not None
         and chat.status is not Status.PENDING,
-        "woken does not fit the status": chat.woken and chat.status is not Status.RUNNING,
+        "woken does not fit the status": chat.woken and chat.status in AT_REST,
         "retry_state does not fit the attempt": chat.retry_state is not None and not chat.attempt,
     }
     return [what for what, is_wrong in wrong.items() if is_wrong]

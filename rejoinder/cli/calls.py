@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 LONGEST_ARGUMENTS = 60
@@ -17,16 +17,11 @@ class Call:
     """As JSON, perhaps still incomplete."""
     state: str = "asked"
     progress: str = ""
-    shown: bool = field(default=False)
+    shown: bool = False
 
     def __str__(self) -> str:
         """The call as code."""
         return f"{self.name}({short(_arguments(self.arguments), LONGEST_ARGUMENTS)})"
-
-    @property
-    def news(self) -> str:
-        """How far it is."""
-        return {"asked": "", "started": "", "finished": "done"}.get(self.state, self.progress)
 
 
 def progress_of(data: object) -> str:

@@ -36,8 +36,8 @@ def me() -> str:
 @click.option("--system", help="The system prompt of a new chat.")
 @click.option(
     "--when-busy",
-    type=click.Choice([*WhenBusy]),
-    default=WhenBusy.QUEUE,
+    type=click.Choice([each.value for each in WhenBusy]),
+    default=WhenBusy.QUEUE.value,
     show_default=True,
     help="If the chat is at work: queue the message, interrupt the turn, or refuse.",
 )
@@ -130,7 +130,7 @@ def show(chat_id: str, *, as_json: bool) -> None:
 
 @click.command()
 @OWNER
-@click.option("--status", type=click.Choice([*Status]), help="Only these.")
+@click.option("--status", type=click.Choice([each.value for each in Status]), help="Only these.")
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True)
 @AS_JSON
 def ls(owner: str | None, status: str | None, limit: int, *, as_json: bool) -> None:

@@ -25,6 +25,8 @@ class Style(Enum):
 
 
 Live = Sequence[tuple[str, Style]]
+SPIN = "\0"
+"""In a live line: the place of something that turns."""
 
 
 class Screen(Protocol):

@@ -42,6 +42,8 @@ class Conversation:
     system: str | None = None
     again: str = "rejoinder chat"
     """The command that comes back to this chat, without its id."""
+    lasting: bool = True
+    """The workers stay when the person leaves."""
     cursor: str | None = None
 
     def say(self, text: str) -> Turn:
@@ -72,8 +74,8 @@ class Conversation:
         """What to say last."""
         if self.chat_id is None:
             return "Nothing was said."
-        going_on = "The chat goes on without you. " if busy else ""
-        return f"{going_on}Come back with: {self.again}{self.chat_id}"
+        going_on = f"The chat goes on {'without you' if self.lasting else 'when you are back'}. "
+        return f"{going_on if busy else ''}Come back with: {self.again}{self.chat_id}"
 
 
 @click.command()

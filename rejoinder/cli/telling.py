@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rejoinder.cli.calls import Call, one_line, progress_of, short
-from rejoinder.cli.screen import Screen, Style, width
+from rejoinder.cli.screen import SPIN, Screen, Style, width
 from rejoinder.core.state import BUSY, Status
 from rejoinder.streams import StreamEvent
 
@@ -23,6 +23,7 @@ SAYS: Mapping[str, str] = {
     Status.SLEEPING: "asleep, until another task is done",
 }
 MARK_USER, MARK_THINKING, MARK_NOTE = "›", "✻", "·"  # noqa: RUF001  # a prompt's arrow
+DIM = Style.DIM
 VOID = "the attempt above broke off; what follows replaces it"
 
 
@@ -51,6 +52,7 @@ class Teller:
         self._draft = _Draft()
         self._calls: dict[str, Call] = {}
         self._retry = ""
+        self._begun = False
 
     @property
     def busy(self) -> bool:
@@ -101,7 +103,10 @@ class Teller:
     def _on_message(self, message: Mapping[str, Any]) -> None:
         match message["role"]:
             case "user":
+                self._note_stop()
                 self._screen.fresh()
+                if self._begun:
+                    self._screen.line("")
                 text = "".join(p.get("text", "") for p in message["parts"])
                 self._screen.line(f"{MARK_USER} {text}", Style.USER)
             case "assistant":
@@ -111,7 +116,8 @@ class Teller:
                     if part.get("type") == "tool_result":
                         self._result(part)
             case _:
-                pass  # a system prompt is for the model
+                return  # a system prompt is for the model
+        self._begun = True
 
     def _on_tool(self, data: Mapping[str, Any]) -> None:
         call = self._calls.setdefault(data["call_id"], Call(data.get("name", "tool")))
@@ -125,16 +131,15 @@ class Teller:
                 self._screen.line(f"    {call.name}: {call.progress}", Style.DIM)
 
     def _on_status(self, data: Mapping[str, Any]) -> None:
-        stopped = self.status == Status.INTERRUPTING and data["status"] != self.status
+        if data["status"] != Status.INTERRUPTING:
+            self._note_stop()
         self.status = data["status"]
         if self.status != Status.ERROR:
             self.error = None
         if self.status not in (Status.PENDING, Status.RUNNING):
             self._retry = ""
-        if not self.busy or stopped:
+        if not self.busy:
             self._calls.clear()
-        if stopped:
-            self._screen.line(f"{MARK_NOTE} stopped; what was written stays", Style.WARN)
 
     def _on_queue(self, data: Mapping[str, Any]) -> None:
         self.queued = data["length"]
@@ -142,7 +147,7 @@ class Teller:
     def _on_retry(self, data: Mapping[str, Any]) -> None:
         seconds = data.get("delay_ms", 0) / 1000
         many = f"{data.get('attempt', 1) + 1} of {data.get('max_attempts', '?')}"
-        self._retry = f"attempt {many} in {seconds:.1f} s"
+        self._retry = f"Attempt {many} in {seconds:.1f} s"
         self._screen.line(f"↻ {data.get('message', 'It failed.')} {self._retry}", Style.WARN)
 
     def _on_error(self, error: Mapping[str, Any]) -> None:
@@ -173,6 +178,13 @@ class Teller:
         self._screen.line(f"{MARK_NOTE} waiting for results from outside: {names}", Style.WARN)
 
     # -- parts of the above -------------------------------------------------------------------
+
+    def _note_stop(self) -> None:
+        """Say once that a stop has been heeded: before the next message, or at rest."""
+        if self.status == Status.INTERRUPTING:
+            self.status = Status.PENDING
+            self._calls.clear()
+            self._screen.line(f"{MARK_NOTE} stopped; what was written stays", Style.WARN)
 
     def _void(self) -> None:
         self._screen.line(f"{MARK_NOTE} {VOID}", Style.WARN)
@@ -206,9 +218,12 @@ class Teller:
         if not self.busy:
             return []
         calls = {**self._draft.calls, **self._calls}.values()
-        lines = [(f"  {call} {call.news}".rstrip(), Style.DIM) for call in calls]
+        lines = [
+            (f"  {'✓' if call.state == 'finished' else SPIN} {call} {call.progress}".rstrip(), DIM)
+            for call in calls
+        ]
         says = self._retry or SAYS.get(self.status, self.status)
-        if calls and self.status == Status.RUNNING:
-            says = "using tools" if self._calls else "asking for tools"
+        if self.status == Status.RUNNING and (calls or self._draft.text):
+            says = "using tools" if self._calls else "writing"
         queued = f", {self.queued} queued" if self.queued else ""
-        return [*lines, (f"{says}{queued}", Style.DIM)]
+        return [*lines, (f"{SPIN} {says}{queued}", DIM)]

@@ -6,9 +6,10 @@ send, at any time: a message sent while the agent is busy is queued.
 """
 
 import asyncio
+import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,14 +23,17 @@ from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from rejoinder.cli.connection import Failed, one_sentence
-from rejoinder.cli.screen import Live, Style, painted, printable, width
+from rejoinder.cli.screen import SPIN, Live, Style, painted, printable, width
 from rejoinder.cli.talk import Conversation
 from rejoinder.cli.telling import MARK_USER, Teller
 from rejoinder.core.errors import Refused
+from rejoinder.core.state import Status
 from rejoinder.streams import StreamEvent
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 REDRAW_SECONDS = 0.1
+IDLE_SECONDS = 1.0
+LEAVE_SECONDS = 3 * IDLE_SECONDS
 
 
 class PromptScreen:
@@ -41,6 +45,8 @@ class PromptScreen:
         self._open = ""
         self._style = Style.PLAIN
         self._live: Live = ()
+        self.notice = ""
+        """Said below what is going on."""
 
     def write(self, text: str, style: Style = Style.PLAIN) -> None:
         """Go on in the current line; full lines are done."""
@@ -77,7 +83,10 @@ class PromptScreen:
         """What stands over the input line, and its arrow."""
         spin = SPINNER[int(time.monotonic() / REDRAW_SECONDS) % len(SPINNER)]
         lines = [painted(self._open, self._style)] if self._open else []
-        lines += [painted(f"{spin} {text}"[: width() - 1], style) for text, style in self._live]
+        for text, style in self._live:
+            lines.append(painted(text.replace(SPIN, spin)[: width() - 1], style))
+        if self.notice:
+            lines.append(painted(f"{spin} {self.notice}", Style.WARN))
         return ANSI("\n".join([*lines, painted(f"{MARK_USER} ", Style.USER)]))
 
 
@@ -96,10 +105,10 @@ class TerminalChat:
         self._errands = ThreadPoolExecutor(1, "errands")  # one: messages keep their order
         self._closed = threading.Event()
         self._task: asyncio.Task[None] | None = None
+        self._listener: threading.Thread | None = None
         self._session: PromptSession[str] = PromptSession(
             self.screen.prompt,
             key_bindings=self._keys(),
-            refresh_interval=REDRAW_SECONDS,
             erase_when_done=True,
             history=InMemoryHistory(),
         )
@@ -128,7 +137,7 @@ class TerminalChat:
         def _(event: KeyPressEvent) -> None:
             if self.teller.busy and not self.stopping:
                 self.stopping = True
-                self.screen.line("· stopping; Ctrl-C again leaves", Style.WARN)
+                self.screen.notice = "Ctrl-C again leaves"
                 self._task = self._loop.create_task(self._errand(self.conversation.stop))
             elif event.current_buffer.text and not self.stopping:
                 event.current_buffer.reset()
@@ -158,41 +167,45 @@ class TerminalChat:
     # -- what the chat does -------------------------------------------------------------------
 
     def _listen(self) -> None:
-        threading.Thread(target=self._follow, name="listener", daemon=True).start()
+        self._listener = threading.Thread(target=self._follow, name="listener", daemon=True)
+        self._listener.start()
 
     def _follow(self) -> None:
         """Hand events to the loop, from a thread of its own."""
+        chat_id = str(self.conversation.chat_id)
         try:
             with one_sentence():
-                for event in self._follow_for_ever():
+                for event in self.conversation.client.follow(chat_id, idle_seconds=IDLE_SECONDS):
                     if self._closed.is_set():
                         return
-                    self._hand_over(event)
+                    if event is not None:
+                        self._loop.call_soon_threadsafe(self._events.put_nowait, event)
         except Failed as failure:
-            self._hand_over(failure)
-
-    def _follow_for_ever(self) -> Iterator[StreamEvent]:
-        chat_id = str(self.conversation.chat_id)
-        for event in self.conversation.client.follow(chat_id, idle_seconds=2):
-            if event is not None:
-                yield event
-
-    def _hand_over(self, event: StreamEvent | Failed) -> None:
-        if not self._closed.is_set():
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+            if not self._closed.is_set():
+                self._loop.call_soon_threadsafe(self._events.put_nowait, failure)
 
     @asynccontextmanager
     async def _telling(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self._tell())
+        tasks = [asyncio.create_task(self._tell()), asyncio.create_task(self._spin())]
         try:
             yield
         finally:
             self._closed.set()
-            task.cancel()
+            for task in tasks:
+                task.cancel()
             self.screen.live(())
+            self.screen.notice = ""
             self.screen.fresh()
             await self._print()
             self._errands.shutdown(wait=False, cancel_futures=True)
+            if self._listener is not None:
+                await asyncio.to_thread(self._listener.join, LEAVE_SECONDS)
+
+    async def _spin(self) -> None:
+        while True:
+            await asyncio.sleep(REDRAW_SECONDS)
+            if self.teller.busy:
+                self._session.app.invalidate()
 
     async def _tell(self) -> None:
         while True:
@@ -202,8 +215,8 @@ class TerminalChat:
                 self._session.app.exit(exception=EOFError())
                 return
             self.teller.tell(event)
-            if not self.teller.busy:
-                self.stopping = False
+            if event.kind == "status" and event.data["status"] != Status.INTERRUPTING:
+                self.stopping, self.screen.notice = False, ""
             if self._events.empty():
                 await self._print()
 
@@ -217,6 +230,8 @@ class TerminalChat:
 
 def converse(conversation: Conversation) -> None:
     """Hold the conversation."""
+    # Finished lines are printed over the prompt, wherever that is: nobody need ask the terminal.
+    os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
     for line in conversation.greeting(terminal=True):
         click.echo(painted(line, Style.DIM))
     click.echo()

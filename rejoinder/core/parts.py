@@ -142,7 +142,7 @@ def user_content(parts: Sequence[Part]) -> tuple[Part, ...]:
         if kind in _FIELDS and not isinstance(part, Text):  # as Raw: ours, but malformed
             raise Rejected(
                 f"A user's message cannot hold a part like this of type {kind!r}",
-                "send text (or a provider's own content block)",
+                "send text, or a content block such as an image",
             )
         if isinstance(part, Text) and not part.text.strip():
             raise Rejected(

@@ -128,8 +128,7 @@ class Chat(State):
         self, fence: Fence, results: Sequence[tuple[str, str]], message: Message | None
     ) -> None:
         self._owned(fence)
-        self._answer(results)
-        self._settle()
+        self._hand_back(results)
         if message:
             self._record(message)
         self.crashes = 0
@@ -167,8 +166,7 @@ class Chat(State):
 
     def require_action(self, fence: Fence, results: Sequence[tuple[str, str]]) -> None:
         self._owned(fence)
-        self._answer(results)
-        self._settle()
+        self._hand_back(results)
         if not self._unanswered("client"):
             raise Refusal("Rejected")
         self.crashes = 0
@@ -176,10 +174,10 @@ class Chat(State):
 
     def sleep(self, fence: Fence, results: Sequence[tuple[str, str]]) -> None:
         self._owned(fence)
-        self._answer(results)
-        self._settle()
+        self._hand_back(results)
         self.crashes = 0
-        self._to("pending" if self.woken or not self._unanswered("external") else "sleeping")
+        woken, self.woken = self.woken, False
+        self._to("pending" if woken or not self._unanswered("external") else "sleeping")
 
     def fail(self, fence: Fence, message: Message | None) -> None:
         self._owned(fence)
@@ -215,14 +213,15 @@ class Chat(State):
             return SAME
         if result and result[0] in asked:
             self._answer([result])
-        elif result or self.status not in ("sleeping", "running"):
+        elif result or self.status == "error":
             return SAME
-        if self.status == "running":
-            self.woken = True
-        elif self.status != "interrupting":
+        if self.status not in ("running", "interrupting"):
             self._settle()
-            if self.status == "sleeping" and (result is None or asked == {result[0]}):
+        if self.status == "sleeping":
+            if result is None or asked == {result[0]}:
                 self._to("pending")
+        elif result is None:
+            self.woken = True
         return None
 
     def expire(self) -> None:

@@ -109,7 +109,7 @@ class State:
 
     def _to(self, status: str, error: str | None = None) -> None:
         self.status, self.error = status, error
-        self.woken = self.delayed = self.overdue = self.expired = False
+        self.delayed = self.overdue = self.expired = False
         if status not in ("running", "interrupting"):
             self.lease = self.worker = None
         if status in REST:
@@ -128,11 +128,13 @@ class State:
         self.turn, self.turn_kind = turn, kind
         self.turns[turn] = "open"
         self.crashes = self.attempt = 0
+        self.woken = False
 
     def _end(self, turn: UUID | None, state: str, answer: str | None = None) -> None:
         assert turn is not None
         self.turns[turn] = state
         self.ended[turn] = (state, answer)
+        self.woken = self.woken and turn != self.turn
 
     def _last_answer(self) -> str | None:
         for said in reversed(self.history):
@@ -201,6 +203,8 @@ class State:
         return [call for call in self.calls if call.id in call_ids]
 
     def _answer(self, results: Sequence[tuple[str, str]]) -> None:
+        if len(dict(results)) < len(results):
+            raise Refusal("Rejected")
         for call in self._named([call_id for call_id, _ in results]):
             if call.result is not None:
                 raise Refusal("Rejected")
@@ -223,7 +227,7 @@ class State:
     def _hand_back(self, results: Sequence[tuple[str, str]]) -> None:
         self._answer(results)
         for call in self._unanswered():
-            if call.state == "started":
+            if call.state == "started" and call.kind == "local":
                 call.state = "unknown" if call.once else "requested"
                 call.result = "unknown" if call.once else None
         self._settle()

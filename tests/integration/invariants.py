@@ -132,8 +132,8 @@ RULES: Mapping[str, str] = {
          WHERE (c.redispatch_at IS NOT NULL) <> (c.status = 'pending')
             OR (c.run_after IS NOT NULL AND c.status <> 'pending')
     """,
-    "a wake-up is kept only for a running chat": """
-        SELECT c.id FROM chats c WHERE c.woken AND c.status <> 'running'
+    "a wake-up is kept only for a turn that goes on": """
+        SELECT c.id FROM chats c WHERE c.woken AND c.status IN ('waiting', 'error', 'sleeping')
     """,
     "archived only at rest": """
         SELECT c.id FROM chats c WHERE c.archived AND c.status NOT IN ('waiting', 'error')

@@ -52,7 +52,7 @@ CASES: dict[str, list[tuple[Status, str]]] = {
     "chats_waiting_has_no_queue": [(W, "queue_length = 1")],
     "chats_redispatch_iff_pending": [(P, "redispatch_at = NULL"), (R, "redispatch_at = now()")],
     "chats_run_after_is_pending": [(R, "run_after = now()")],
-    "chats_woken_is_running": [(P, "woken = true")],
+    "chats_woken_is_busy": [(W, "woken = true")],
     "chats_retry_has_attempt": [(P, "retry_state = '{}'")],
     "chats_counts": [(R, "crashes = -1"), (R, "attempt = -1"), (R, "dispatches = -1")],
     "chats_versions": [

@@ -287,10 +287,7 @@ def test_a_wake_up_is_never_lost_to_a_chat_that_is_falling_asleep(track: Track) 
         )
         assert [row["result"]["content"] for row in answers] == ["here"]
         row = world.row(chat.id)
-        if both and got.left.snapshot_version > got.right.snapshot_version:
-            assert row["status"] == "sleeping"  # for the other call
-        else:
-            assert row["status"] == "pending"
+        assert row["status"] == ("sleeping" if both else "pending")  # for the other call
         assert answers[0]["settled"] != both
         assert [role for role, _ in history(world, chat.id)][2:] == ["tool"] * (not both)
 

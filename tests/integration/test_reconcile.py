@@ -105,7 +105,7 @@ BROKEN = {
         Status.RUNNING, f"{CHATS} run_after = now()", without=("run_after_is_pending",)
     ),
     "woken though nobody sleeps": Broken(
-        Status.PENDING, f"{CHATS} woken = true", without=("woken_is_running",)
+        Status.WAITING, f"{CHATS} woken = true", without=("woken_is_busy",)
     ),
     "a retry of nothing": Broken(
         Status.PENDING, f"{CHATS} retry_state = '{{}}'", without=("retry_has_attempt",)

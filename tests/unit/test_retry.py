@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rejoinder.core.messages import Failure
-from rejoinder.core.retry import MAX_ATTEMPTS, delay, may_retry, retry_state
+from rejoinder.retry import MAX_ATTEMPTS, delay, may_retry, retry_state
 
 
 def never() -> float:

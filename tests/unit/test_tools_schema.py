@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import collections.abc  # noqa: TC003  # a tool reads its hints at run time
+import collections.abc  # a tool reads its hints at run time
 import enum
 import functools
 import json

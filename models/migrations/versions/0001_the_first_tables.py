@@ -76,7 +76,7 @@ CREATE TABLE rejoinder.chats (
     CONSTRAINT chats_redispatch_iff_pending
         CHECK ((redispatch_at IS NOT NULL) = (status = 'pending')),
     CONSTRAINT chats_run_after_is_pending CHECK (run_after IS NULL OR status = 'pending'),
-    CONSTRAINT chats_woken_is_running CHECK (NOT woken OR status = 'running'),
+    CONSTRAINT chats_woken_is_busy CHECK (NOT woken OR NOT (status IN ('error', 'waiting'))),
     CONSTRAINT chats_retry_has_attempt CHECK (retry_state IS NULL OR attempt > 0),
     CONSTRAINT chats_counts CHECK (attempt >= 0 AND crashes >= 0 AND dispatches >= 0),
     CONSTRAINT chats_versions

@@ -265,7 +265,7 @@ def wake(state: State) -> Outcome:
     if state.status is S:
         return submit_results(state)
     first = "started" if state.status is I else "requested"  # in A: a client call, for this row
-    return staged(state, calls=(first, "finished"), woken=state.status is R)
+    return staged(state, calls=(first, "finished"))
 
 
 def expire(state: State) -> Outcome:

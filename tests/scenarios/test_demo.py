@@ -1,0 +1,30 @@
+"""`make demo`: the turn survives its worker, and the demo leaves nothing behind."""
+
+import re
+import signal
+
+from tests.programs import assert_gone, program
+
+DEMO = "scripts/demo.py"
+
+
+def test_the_demo_kills_a_worker_and_the_other_completes_the_turn() -> None:
+    with program(DEMO) as demo:
+        demo.wait_for("── SIGKILL for worker")
+        family = demo.family()
+        assert demo.end() == 0, demo.text
+    assert re.search(r"── worker [AB] goes on, \d+\.\d s after the kill", demo.text)
+    assert "✓ One turn of three model calls and four tool calls" in demo.text
+    assert demo.text.count("  6 assistant Bonn is 7 degrees warmer") == 1
+    assert_gone(family)
+
+
+def test_ctrl_c_in_the_middle_leaves_no_process() -> None:
+    with program(DEMO) as demo:
+        demo.wait_for("Let me look")
+        family = demo.family()
+        demo.signal(signal.SIGINT)
+        assert demo.end() == 128 + signal.SIGINT
+        assert "Traceback" not in demo.text
+    assert family
+    assert_gone(family)
