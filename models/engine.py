@@ -23,7 +23,7 @@ def _refuse_plainly(context: ExceptionContext) -> None:
         raise context.original_exception
 
 
-def make_engine(url: str, **options: Any) -> Engine:  # noqa: ANN401  # SQLAlchemy's own options
+def make_engine(url: str, **options: Any) -> Engine:  # SQLAlchemy's own options
     """Create an engine for this database; connections are made when first needed."""
     limits = (
         f"-c lock_timeout={LOCK_TIMEOUT_MS}"

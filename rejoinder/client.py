@@ -57,7 +57,7 @@ class Client:
         prefix: str = "rejoinder:",
         timeout: float = 10.0,
     ) -> None:
-        """Use your app, or a broker. `redis_url` is for results and streams, if not the broker's."""
+        """Use your app, or a broker; `redis_url` if results and streams are elsewhere."""
         if (app is None) == (broker_url is None):
             raise ValueError("give either app=… or broker_url=…")
         if app is None:

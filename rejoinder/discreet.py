@@ -5,7 +5,7 @@ from typing import Any
 SHOWN = ("chat_id", "turn_id", "message_id", "queued_id", "parent_id", "when_busy", "key")
 
 
-def shown(kwargs: Any) -> str:  # noqa: ANN401  # whatever a stranger sent
+def shown(kwargs: Any) -> str:  # whatever a stranger sent
     """Represent arguments: ids and switches as they are, the rest as an ellipsis."""
     if not isinstance(kwargs, dict):
         return "…"

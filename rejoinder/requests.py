@@ -127,7 +127,7 @@ def check(kind: type[R], arguments: Mapping[str, Any]) -> R:
 
 
 def _say(errors: Sequence[Any]) -> str:
-    def one(error: Any) -> str:  # noqa: ANN401
+    def one(error: Any) -> str:
         where = ".".join(str(step) for step in error["loc"]) or "the request"
         return f"{where}: {error['msg']}"
 

@@ -173,7 +173,7 @@ def latest(client: "redis.Redis", name: str) -> str:
     return _text(newest[0][0]) if newest else START
 
 
-def _events(found: Any) -> Iterator[StreamEvent]:  # noqa: ANN401  # RESP2 and RESP3 differ
+def _events(found: Any) -> Iterator[StreamEvent]:  # RESP2 and RESP3 differ
     entries = found.values() if isinstance(found, dict) else (entry[1] for entry in found)
     for group in entries:
         rows = group[0] if group and isinstance(group[0], list) else group
@@ -192,5 +192,5 @@ def _missed(client: "redis.Redis", name: str, cursor: str) -> bool:
     return not client.xrange(name, min=cursor, max=cursor, count=1)
 
 
-def _text(value: Any) -> str:  # noqa: ANN401
+def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)

@@ -17,7 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 COPIED = ("models", "rejoinder", "tasks", "tests", "scripts", "celeryconfig.py", "pyproject.toml")
 MATRIX, RACES = "tests/integration/matrix", "tests/integration/test_races.py"
-MACHINE = "tests/integration/test_machine_stateful.py"
+SWEEPS = "tests/integration/test_races_sweeps.py"
+OTHERS = tuple(f"tests/integration/test_{n}.py" for n in ("calls", "turns", "sending", "trees"))
 AT_ONCE = 2
 TIMEOUT_SECONDS = 600
 
@@ -33,7 +34,144 @@ class Mutant:
     tests: tuple[str, ...] = (MATRIX,)
 
 
-MUTANTS: tuple[Mutant, ...] = ()
+_M = "models/machine/"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "the fence ignores the lease",
+        _M + "change.py",
+        "if fence is not None and (chat.lease_id, chat.history_version) != (",
+        "if fence is not None and (fence.lease_id, chat.history_version) != (",
+    ),
+    Mutant(
+        "the fence ignores history",
+        _M + "change.py",
+        "if fence is not None and (chat.lease_id, chat.history_version) != (",
+        "if fence is not None and (chat.lease_id, fence.history_version) != (",
+        OTHERS,
+    ),
+    Mutant(
+        "no new version",
+        _M + "change.py",
+        "chat.snapshot_version = self.version",
+        "chat.snapshot_version = max(chat.snapshot_version, 1)",
+    ),
+    Mutant(
+        "history changes in silence",
+        _M + "change.py",
+        "chat.history_version = self.version",
+        "chat.history_version = chat.history_version",
+    ),
+    Mutant(
+        "the promotion is forgotten",
+        _M + "history.py",
+        "    if change.chat.queue_length:\n        promote_head(change)",
+        "    if change.chat.queue_length:\n        clear_queue(change)",
+    ),
+    Mutant(
+        "the newest is promoted",
+        _M + "history.py",
+        ".order_by(QueuedMessage.position)\n        .limit(1)",
+        ".order_by(QueuedMessage.position.desc())\n        .limit(1)",
+    ),
+    Mutant(
+        "a stop leaves calls open",
+        _M + "calls.py",
+        "    for call in unanswered(calls):\n        started",
+        "    for call in unanswered(calls)[:-1]:\n        started",
+    ),
+    Mutant(
+        "results in the wrong order",
+        _M + "calls.py",
+        "for call in calls if call.result is not None)",
+        "for call in reversed(calls) if call.result is not None)",
+    ),
+    Mutant(
+        "the turn never ends",
+        _M + "history.py",
+        ".values(state=state, ended_at=change.now, answer_id=answer_id, error=error)",
+        ".values(answer_id=answer_id)",
+    ),
+    Mutant(
+        "a crash runs every call again",
+        _M + "calls.py",
+        "if call.delivery is Delivery.IDEMPOTENT:",
+        "if call.delivery in Delivery:",
+        OTHERS,
+    ),
+    Mutant(
+        "deploys count as crashes",
+        _M + "by_worker.py",
+        "        _answer(change, results, untouched)\n        change.to(Status.PENDING)",
+        "        _answer(change, results, untouched)\n        change.chat.crashes += 1\n"
+        "        change.to(Status.PENDING)",
+    ),
+    Mutant(
+        "crashes are not counted",
+        _M + "by_sweeper.py",
+        "chat.crashes += 1",
+        "chat.crashes += 0",
+    ),
+    Mutant(
+        "recovery takes any lease",
+        _M + "by_sweeper.py",
+        "if chat.lease_id != lease_id:",
+        "if chat.lease_id is None:",
+        (*OTHERS, SWEEPS),
+    ),
+    Mutant(
+        "an early wake-up is lost",
+        _M + "by_worker.py",
+        "if woken or not calls.unanswered",
+        "if not calls.unanswered",
+        OTHERS,
+    ),
+    Mutant(
+        "the error stays",
+        _M + "change.py",
+        "chat.last_error = failure.to_json() if failure else None",
+        "chat.last_error = failure.to_json() if failure else chat.last_error",
+    ),
+    Mutant(
+        "the dead may claim",
+        "models/claims.py",
+        "AND w.id = :worker_id AND w.seen_at > clock_timestamp() - :dead_after",
+        "AND w.id = :worker_id AND :dead_after > interval '0'",
+        (SWEEPS, *OTHERS),
+    ),
+    Mutant(
+        "sweepers do not skip",
+        "models/claims.py",
+        " LIMIT :limit\n   FOR NO KEY UPDATE OF w, c SKIP LOCKED",
+        " LIMIT :limit\n   FOR NO KEY UPDATE OF w, c",
+        (SWEEPS,),
+    ),
+    Mutant(
+        "the heartbeat looks too early",
+        "models/claims.py",
+        "UPDATE rejoinder.workers SET seen_at = clock_timestamp() WHERE id = :worker_id;\n"
+        "SELECT w.id AS worker_id, c.id AS chat_id, c.lease_id, c.history_version, c.status\n"
+        "  FROM rejoinder.workers AS w LEFT JOIN",
+        "WITH w AS (UPDATE rejoinder.workers SET seen_at = clock_timestamp()"
+        " WHERE id = :worker_id RETURNING id)\n"
+        "SELECT w.id AS worker_id, c.id AS chat_id, c.lease_id, c.history_version, c.status\n"
+        "  FROM w LEFT JOIN",
+        (SWEEPS,),
+    ),
+    Mutant(
+        "a child is born into a closing tree",
+        _M + "by_app.py",
+        'tx.get(Chat, parent.root_id, with_for_update={"key_share": True})',
+        "tx.get(Chat, parent.root_id)",
+        (RACES,),
+    ),
+    Mutant(
+        "a queued message overtakes the backlog",
+        _M + "by_app.py",
+        "        if change.chat.queue_length:\n            queued_id",
+        "        if change.chat.queue_length > MANY:\n            queued_id".replace("MANY", "99"),
+    ),
+)
 
 
 def apply(mutant: Mutant, root: Path) -> None:
@@ -41,7 +179,8 @@ def apply(mutant: Mutant, root: Path) -> None:
     path = root / mutant.file
     source = path.read_text(encoding="utf-8")
     if source.count(mutant.old) != 1:
-        raise LookupError(f"{mutant.name}: its line is in {mutant.file} {source.count(mutant.old)} times")
+        found = source.count(mutant.old)
+        raise LookupError(f"{mutant.name}: its line is in {mutant.file} {found} times")
     path.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
 
 
@@ -52,7 +191,7 @@ def survives(mutant: Mutant | None) -> bool:
         for name in COPIED:
             source = ROOT / name
             (shutil.copytree if source.is_dir() else shutil.copy)(source, copy / name)
-        tests = (MATRIX, RACES, MACHINE)
+        tests: tuple[str, ...] = (MATRIX, *OTHERS, RACES)
         if mutant is not None:
             apply(mutant, copy)
             tests = mutant.tests

@@ -32,7 +32,7 @@ def watch(engine: Engine) -> Iterator[list[Caught]]:
         _connection: Connection,
         _cursor: object,
         statement: str,
-        parameters: Any,  # noqa: ANN401
+        parameters: Any,
         _context: object,
         executemany: bool,  # noqa: FBT001
     ) -> None:

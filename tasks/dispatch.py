@@ -81,7 +81,7 @@ def store_result(chat_id: UUID, end: TurnEnd) -> None:
         app.backend.store_result(str(end.turn_id), outcome(chat_id, end), states.SUCCESS)
 
 
-def _safely(send: Callable[..., Any], *args: Any, **options: Any) -> None:  # noqa: ANN401
+def _safely(send: Callable[..., Any], *args: Any, **options: Any) -> None:
     try:
         send(*args, **options)
     except Exception:

@@ -30,7 +30,7 @@ Act = Callable[[Session, R], Any]
 def front_door(name: str, takes: type[R]) -> Callable[[Act[R]], Any]:
     """Make a task `rejoinder.NAME` of a function on a checked request."""
 
-    def decorate(act: Act[R]) -> Any:  # noqa: ANN401  # a Celery task has no type
+    def decorate(act: Act[R]) -> Any:  # a Celery task has no type
         @app.task(
             name=f"rejoinder.{name}",
             Request=DiscreetRequest,
@@ -39,7 +39,7 @@ def front_door(name: str, takes: type[R]) -> Callable[[Act[R]], Any]:
             ignore_result=False,
             resultrepr_maxsize=1,  # results hold what users said: logs and Flower show "{, ...}"
         )
-        def task(*args: Any, **arguments: Any) -> Any:  # noqa: ANN401
+        def task(*args: Any, **arguments: Any) -> Any:
             if args:
                 raise Rejected("Arguments came without names", "send them as keyword arguments")
             request = requests.check(takes, arguments)

@@ -16,7 +16,7 @@ from rejoinder.discreet import shown
 class DiscreetRequest(Request):  # type: ignore[misc]  # Celery has no types
     """A request that does not tell what users say."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, *args: Any, **options: Any) -> None:
         """Replace the sender's representations."""
         super().__init__(*args, **options)
         self._argsrepr = "(…)" if self._args else "()"

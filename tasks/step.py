@@ -26,8 +26,8 @@ from rejoinder.core.effects import Cause
 from rejoinder.core.errors import Stale, StopRequested
 from rejoinder.core.messages import Failure, NewMessage, Role, Visibility
 from rejoinder.core.parts import Text
-from rejoinder.retry import delay, may_retry, retry_state
 from rejoinder.providers.errors import ProviderError
+from rejoinder.retry import delay, may_retry, retry_state
 from tasks import app
 from tasks.dispatch import STEP
 from tasks.generate import generate

@@ -37,7 +37,7 @@ class AnthropicProvider:
 
     name = NAME
 
-    def __init__(self, **client_options: Any) -> None:  # noqa: ANN401  # the SDK's own
+    def __init__(self, **client_options: Any) -> None:  # the SDK's own
         """Take options of `AsyncAnthropic`, for those whom the environment does not suit."""
         self._options = client_options
         self._client: AsyncAnthropic | None = None

@@ -100,7 +100,7 @@ class Script(_Data):
 
     @model_validator(mode="before")
     @classmethod
-    def _short_form(cls, data: Any) -> Any:  # noqa: ANN401  # whatever was given
+    def _short_form(cls, data: Any) -> Any:  # whatever was given
         if not isinstance(data, list | tuple):
             return data
         if any(isinstance(item, list | tuple) for item in data):

@@ -18,7 +18,7 @@ _PLACE = re.compile(r"\{(?:(user)|(results)|result(?::([\w-]+)((?:\.[\w-]+)*))?)
 _ABSENT = "(no result)"
 
 
-def fill(template: Any, messages: Sequence[PromptMessage]) -> Any:  # noqa: ANN401  # any JSON
+def fill(template: Any, messages: Sequence[PromptMessage]) -> Any:  # any JSON
     """The template with its places filled; in lists and mappings, every text in them."""
     if isinstance(template, str):
         results = _results(messages)

@@ -97,5 +97,5 @@ def play(script: ScriptData) -> dict[str, Json]:
     return {"script": data}
 
 
-def _given(**values: Any) -> StepData:  # noqa: ANN401  # JSON of many kinds
+def _given(**values: Any) -> StepData:  # JSON of many kinds
     return {name: value for name, value in values.items() if value}

@@ -77,7 +77,7 @@ class _Schema(GenerateJsonSchema):
         "non-serializable-default",
     }
 
-    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ANN401, ARG002  # pydantic's
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002  # pydantic's
         """Never."""
         return False
 

@@ -16,7 +16,7 @@ def test_the_first_cause_is_kept() -> None:
 
 
 def test_listeners_are_told_once_also_when_they_come_late() -> None:
-    cancellation, told = Cancellation(), []
+    cancellation, told = Cancellation(), list[Cause]()
     cancellation.on_cancel(told.append)
     cancellation.cancel(Cause.INTERRUPT)
     cancellation.cancel(Cause.SHUTDOWN)
@@ -25,7 +25,7 @@ def test_listeners_are_told_once_also_when_they_come_late() -> None:
 
 
 def test_who_no_longer_listens_is_not_told() -> None:
-    cancellation, told = Cancellation(), []
+    cancellation, told = Cancellation(), list[Cause]()
     forget = cancellation.on_cancel(told.append)
     forget()
     forget()
@@ -44,7 +44,7 @@ def test_nobodys_except_exception_keeps_a_cancellation() -> None:
 
 
 def test_one_of_many_threads_wins() -> None:
-    cancellation, barrier, won = Cancellation(), threading.Barrier(8), []
+    cancellation, barrier, won = Cancellation(), threading.Barrier(8), list[Cause]()
 
     def race(cause: Cause) -> None:
         barrier.wait()
