@@ -161,8 +161,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a child is born into a closing tree",
         _M + "by_app.py",
-        'tx.get(Chat, parent.root_id, with_for_update={"key_share": True})',
-        "tx.get(Chat, parent.root_id)",
+        'with_for_update={"key_share": True}, populate_existing=True',
+        "populate_existing=True",
         (RACES,),
     ),
     Mutant(

@@ -114,6 +114,13 @@ def test_live_parts_that_are_given_are_those_of_messages_still_to_come(client: C
         assert text == ""
 
 
+def test_a_chat_at_rest_has_no_live_parts_for_a_late_reader(client: Client) -> None:
+    chat = start(client)
+    follow_to_rest(client, chat)
+    late = itertools.takewhile(bool, client.follow(chat, idle_seconds=0.5))
+    assert {event.kind for event in late if event} == {"message", "status"}
+
+
 def test_a_reader_goes_on_from_any_cursor(client: Client) -> None:
     chat = start(client)
     follow_to_rest(client, chat)
