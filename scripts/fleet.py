@@ -59,7 +59,6 @@ class Member:
     log: Path
     ready_when: str
     """What its log says once it is ready."""
-    essential: bool = True
     stopping: bool = field(default=False, init=False)
     """Somebody asked it to end: its end is no surprise."""
 

@@ -5,6 +5,7 @@ import signal
 import stat
 import subprocess
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -70,7 +71,7 @@ def test_up_ends_with_exit_code_1_when_a_process_dies(tmp_path: Path) -> None:
     with program(UP, "--home", str(tmp_path)) as up:
         up.wait_for("Ctrl-C stops everything.")
         family = up.family()
-        (beat,) = [each for each in family if "beat" in each.cmdline()]
+        (beat,) = running(up, "beat")
         beat.kill()
         assert up.end() == 1
         assert "make up: beat ended by itself (killed by SIGKILL)." in up.text
@@ -79,15 +80,21 @@ def test_up_ends_with_exit_code_1_when_a_process_dies(tmp_path: Path) -> None:
 
 def test_whoever_kills_up_leaves_no_process(tmp_path: Path) -> None:
     with program(UP, "--home", str(tmp_path)) as up:
-        wait_until(lambda: len(celeries(up)) == 2, 60, "two workers")
+        wait_until(lambda: len(running(up, "worker")) == 2, 60, "two workers")
         family = up.family()
         up.signal(signal.SIGKILL)
         assert up.end() == -signal.SIGKILL
     assert_gone(family)
 
 
-def celeries(up: Program) -> list[psutil.Process]:
-    return [each for each in up.family() if "celery" in each.cmdline()]
+def running(up: Program, what: str) -> list[psutil.Process]:
+    """Its `celery -A tasks WHAT` processes. Others of the family come and go meanwhile."""
+    found = []
+    for each in up.family():
+        with suppress(psutil.Error):
+            if {"celery", what} <= set(each.cmdline()):
+                found.append(each)
+    return found
 
 
 def test_chat_starts_what_it_needs_keeps_the_chat_and_leaves_nothing(tmp_path: Path) -> None:

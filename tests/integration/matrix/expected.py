@@ -257,7 +257,7 @@ def release(state: State) -> Outcome:
 
 def finish_interrupt(state: State) -> Outcome:
     over = closed(state, "interrupted")
-    partial = ("assistant: I was about to", *over.history)
+    partial = (*over.history, "assistant: I was about to")  # after the results of its own calls
     return next_or_rest(replace(over, history=partial, ended="interrupted", steps=1))
 
 
