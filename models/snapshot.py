@@ -26,6 +26,8 @@ class Loaded:
     owner: str
     model: str
     options: Options
+    active: frozenset[str] | None
+    """The tools that this chat may use; None: all."""
     snapshot: Snapshot
 
 
@@ -38,12 +40,15 @@ def load(tx: Session, chat_id: UUID, turn_id: UUID) -> Loaded:
         .where(ToolCallRow.chat_id == chat_id, ~ToolCallRow.settled)
         .order_by(ToolCallRow.id)
     )
+    options = dict(chat.options)
+    active = options.pop("tools", None)
     return Loaded(
         chat_id=chat_id,
         turn_id=turn_id,
         owner=chat.owner,
         model=chat.model,
-        options=Options(**chat.options),  # type: ignore[arg-type]  # checked when it was stored
+        options=Options(**options),  # type: ignore[arg-type]  # checked when it was stored
+        active=frozenset(map(str, active)) if isinstance(active, list) else None,
         snapshot=Snapshot(
             turn_kind=turn.kind,
             steps=turn.steps,

@@ -35,6 +35,8 @@ class OptionsIn(Request):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     thinking: bool | int | str | dict[str, Any] | None = None
     effort: str | None = None
+    tools: list[str] | None = None
+    """The tools this chat may use; all that the workers know, if it does not say."""
     extra: dict[str, Any] = {}
 
 

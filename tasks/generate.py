@@ -43,7 +43,7 @@ def generate(held: Held, loaded: Loaded) -> None:
         messages=assemble(
             loaded.snapshot.history, provider.name, model=model, caching=profile.caching
         ),
-        tools=held.runtime.tools.specs(),
+        tools=held.runtime.tools.specs(loaded.active),
         options=loaded.options,
         attempt=held.attempt,
     )

@@ -94,6 +94,7 @@ def _run(held: Held, loaded: Loaded, calls: Sequence[ToolCall]) -> None:
             runtime.tools,
             make_context=context,
             cancellation=held.cancellation,
+            active=loaded.active,
             default_timeout=runtime.settings.tool_seconds,
             context_limit=provider.profile(model).context_limit,
             on_result=finished,

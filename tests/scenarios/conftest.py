@@ -18,6 +18,7 @@ from tests.chats import World
 QUICK = {
     "REJOINDER_HEARTBEAT_SECONDS": "0.5",
     "REJOINDER_DEAD_AFTER_SECONDS": "5",
+    "REJOINDER_MAX_STEPS": "30",
     "REJOINDER_MODEL": "scripted:echo",
     "REJOINDER_TOOLS": "rejoinder.tools.examples,tests.scenarios.some_tools",
 }

@@ -93,6 +93,35 @@ def test_fifty_chats_at_once_finish_with_their_histories_in_order(stage: Stage) 
     assert_invariants(stage.world.engine)
 
 
+def test_a_chat_uses_only_the_tools_it_was_given(stage: Stage) -> None:
+    calls = [
+        {"name": name, "arguments": {"a": 1, "b": 2, "reason": ""}} for name in ("add", "explode")
+    ]
+    turn = stage.client.create_chat(
+        "Go.",
+        owner="joe",
+        model="scripted:inline",
+        options={"tools": ["add"], **script({"calls": calls}, {"text": "Done."})},
+    )
+    assert turn.get(timeout=LONG)["text"] == "Done."
+    results = history(stage, turn)[2][1].split(" | ")
+    assert "not active" in results[1]
+
+
+def test_a_turn_without_an_end_is_stopped_with_a_notice(stage: Stage) -> None:
+    call = {"calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]}
+    turn = stage.client.create_chat(
+        "Go.",
+        owner="joe",
+        model="scripted:inline",
+        options={"extra": {"script": {"steps": [call], "repeat": True}}},
+    )
+    answer = turn.get(timeout=LONG)
+    assert answer["state"] == "finished"
+    assert "Stopped after 30 steps" in answer["text"]
+    assert [role for role, _ in history(stage, turn)].count("tool") == 30
+
+
 def test_an_overloaded_model_is_asked_again(stage: Stage) -> None:
     failing = {"fail": [{"kind": "overloaded", "times": 2, "after": 1}], "text": "At last."}
     turn = start(stage, failing)
