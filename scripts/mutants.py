@@ -42,6 +42,7 @@ MUTANTS: tuple[Mutant, ...] = (
         _M + "change.py",
         "if fence is not None and (chat.lease_id, chat.history_version) != (",
         "if fence is not None and (fence.lease_id, chat.history_version) != (",
+        (SWEEPS,),
     ),
     Mutant(
         "the fence ignores history",
