@@ -52,7 +52,7 @@ DELETE FROM rejoinder.workers AS w
 _DEAD = text("""
 SELECT c.id AS chat_id, c.lease_id
   FROM rejoinder.workers AS w JOIN rejoinder.chats AS c ON c.worker_id = w.id
- WHERE w.seen_at <= statement_timestamp() - :dead_after
+ WHERE w.seen_at <= statement_timestamp() - :dead_after AND c.id <> ALL(CAST(:skip AS uuid[]))
  LIMIT :limit
    FOR NO KEY UPDATE OF w, c SKIP LOCKED
 """)
@@ -66,7 +66,7 @@ DELETE FROM rejoinder.workers AS w
 _EXPIRED = text("""
 SELECT c.id AS chat_id
   FROM rejoinder.chats AS c
- WHERE c.deadline <= statement_timestamp()
+ WHERE c.deadline <= statement_timestamp() AND c.id <> ALL(CAST(:skip AS uuid[]))
  ORDER BY c.deadline
  LIMIT :limit
    FOR NO KEY UPDATE SKIP LOCKED
@@ -114,8 +114,9 @@ class Lease:
 def claim(engine: Engine, chat_id: UUID, worker_id: UUID, *, dead_after: timedelta) -> Claim | None:
     """Take a due pending chat, or nothing.
 
-    One statement in autocommit, so one round trip. Index: chats_pkey. Locks that one row: it waits
-    for a transition of the same chat (a wake-up must not be lost to it), never for another chat.
+    One statement in autocommit, so one round trip (besides the pool's ping). Index: chats_pkey.
+    Locks that one row, and never waits for another chat. If a transition of this chat is under way,
+    it takes the chat as that leaves it; one that makes it runnable rings again by itself.
     Safe because the condition is checked again on the row as the lock finds it, so of two claims
     one gets no row; and a process that is counted as dead cannot claim, so the sweeper and it
     never disagree about who owns the chat.
@@ -165,14 +166,18 @@ def retire_worker(engine: Engine, worker_id: UUID) -> None:
         connection.execute(_RETIRE, {"worker_id": worker_id})
 
 
-def dead_owners(tx: Session, *, dead_after: timedelta, limit: int = 100) -> list[tuple[UUID, UUID]]:
+def dead_owners(
+    tx: Session, *, dead_after: timedelta, limit: int = 100, skip: Sequence[UUID] = ()
+) -> list[tuple[UUID, UUID]]:
     """Chats (and leases) whose owner has been silent for too long; locked for this transaction.
 
     Reads `workers` (a row per process), then chats_leased. Locks the worker's row too: an owner
     whose heartbeat is under way is skipped, for it lives; one that comes later waits, and finds
-    its leases gone. SKIP LOCKED: two sweepers share the work, and a chat in use is for next time.
+    its leases gone. SKIP LOCKED: a process is one sweeper's at a time, and a chat in use is for
+    next time. `skip` are chats that could not be moved.
     """
-    rows = tx.execute(_DEAD, {"dead_after": dead_after, "limit": limit})
+    given = {"dead_after": dead_after, "limit": limit, "skip": [str(chat) for chat in skip]}
+    rows = tx.execute(_DEAD, given)
     return [(row.chat_id, row.lease_id) for row in rows]
 
 
@@ -181,9 +186,10 @@ def bury_workers(tx: Session, *, gone_after: timedelta) -> None:
     tx.execute(_BURY, {"gone_after": gone_after})
 
 
-def expired(tx: Session, *, limit: int = 100) -> list[UUID]:
+def expired(tx: Session, *, limit: int = 100, skip: Sequence[UUID] = ()) -> list[UUID]:
     """Parked chats past their deadline; locked. Index: chats_parked, in its own order."""
-    return [row.chat_id for row in tx.execute(_EXPIRED, {"limit": limit})]
+    given = {"limit": limit, "skip": [str(chat) for chat in skip]}
+    return [row.chat_id for row in tx.execute(_EXPIRED, given)]
 
 
 def redispatch(tx: Session, *, limit: int = 1000) -> list[tuple[UUID, UUID]]:

@@ -28,11 +28,14 @@ def make_engine(url: str, **options: Any) -> Engine:  # SQLAlchemy's own options
     limits = (
         f"-c lock_timeout={LOCK_TIMEOUT_MS}"
         f" -c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}"
+        # What the machine relies on: after a wait for a lock, the next statement sees what is new.
+        r" -c default_transaction_isolation=read\ committed"
     )
+    connect = {"application_name": "rejoinder", "options": limits} | options.pop("connect_args", {})
     defaults: dict[str, Any] = {
         "json_serializer": as_json,
-        "pool_pre_ping": True,
-        "connect_args": {"application_name": "rejoinder", "options": limits},
+        "pool_pre_ping": True,  # a ping per checkout: the pool survives a restart of Postgres
+        "connect_args": connect,
     }
     engine = create_engine(url, **defaults | options)
     event.listen(engine, "handle_error", _refuse_plainly)

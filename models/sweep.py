@@ -37,19 +37,19 @@ class Swept:
 def sweep(engine: Engine, *, dead_after: timedelta, batch: int = 100, most: int = 50) -> Swept:
     """Recover chats of dead owners, expire parked ones, repeat overdue dispatches.
 
-    In batches, so that locks are held for milliseconds, and at most so many of them: what is left
-    after that is the next sweep's.
+    In batches, so that locks are not held for long, and at most so many of them: what is left after
+    that is the next sweep's. A chat that cannot be moved is passed over, and then reconciled.
     """
     swept = Swept()
 
     def recover(tx: Session) -> int:
-        found = claims.dead_owners(tx, dead_after=dead_after, limit=batch)
+        found = claims.dead_owners(tx, dead_after=dead_after, limit=batch, skip=swept.failed)
         for chat_id, lease_id in found:
             _apart(tx, swept, chat_id, partial(machine.recover, tx, chat_id, lease_id))
         return len(found)
 
     def expire(tx: Session) -> int:
-        found = claims.expired(tx, limit=batch)
+        found = claims.expired(tx, limit=batch, skip=swept.failed)
         for chat_id in found:
             _apart(tx, swept, chat_id, partial(machine.expire, tx, chat_id))
         return len(found)
@@ -65,6 +65,9 @@ def sweep(engine: Engine, *, dead_after: timedelta, batch: int = 100, most: int 
                 found = work(tx)
             if found < batch:
                 break
+    for chat_id in dict.fromkeys(swept.failed):
+        with transaction(engine) as tx:
+            _apart(tx, swept, chat_id, partial(machine.reconcile, tx, chat_id))
     with transaction(engine) as tx:
         claims.bury_workers(tx, gone_after=GONE_AFTER)
     return swept

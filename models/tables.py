@@ -133,8 +133,12 @@ class Chat(Base):
         _check("waiting_has_no_queue", "status <> 'waiting' OR queue_length = 0"),
         _check("redispatch_iff_pending", "(redispatch_at IS NOT NULL) = (status = 'pending')"),
         _check("run_after_is_pending", "run_after IS NULL OR status = 'pending'"),
-        _check("woken_is_busy", f"NOT woken OR NOT ({_in('status', AT_REST)})"),
-        _check("retry_has_attempt", "retry_state IS NULL OR attempt > 0"),
+        _check(
+            "woken_is_awake", f"NOT woken OR NOT ({_in('status', AT_REST | {Status.SLEEPING})})"
+        ),
+        _check("retry_iff_attempt", "(retry_state IS NOT NULL) = (attempt > 0)"),
+        _check("attempt_is_busy", f"attempt = 0 OR NOT ({_in('status', AT_REST)})"),
+        _check("error_is_object", "last_error IS NULL OR json_typeof(last_error) = 'object'"),
         _check("counts", "attempt >= 0 AND crashes >= 0 AND dispatches >= 0"),
         _check(
             "versions",

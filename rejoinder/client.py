@@ -147,9 +147,19 @@ class Client:
         """Go on after an error."""
         return self._turn("retry", requests.OneChat, chat_id=chat_id)
 
-    def interrupt(self, chat_id: Id, *, wait: bool = False, timeout: float = 30.0) -> Status:
-        """Stop the turn; what was written stays. With `wait`, until the chat has come to rest."""
-        answer = self.call("interrupt", requests.OneChat, chat_id=chat_id)
+    def interrupt(
+        self,
+        chat_id: Id,
+        *,
+        turn_id: Id | None = None,
+        wait: bool = False,
+        timeout: float = 30.0,
+    ) -> Status:
+        """Stop the turn; what was written stays. With `wait`, until the chat has come to rest.
+
+        With `turn_id`, only that turn: a late click does not stop the answer to the next message.
+        """
+        answer = self.call("interrupt", requests.Interrupt, chat_id=chat_id, turn_id=turn_id)
         end = time.monotonic() + timeout
         status = Status(answer["status"])
         while wait and status in BUSY and time.monotonic() < end:

@@ -62,6 +62,12 @@ class OneChat(Request):
     chat_id: UUID
 
 
+class Interrupt(OneChat):
+    """interrupt."""
+
+    turn_id: UUID | None = None
+
+
 class SendMessage(OneChat):
     """send_message."""
 
@@ -97,6 +103,7 @@ class SubmitToolResults(OneChat):
     """submit_tool_results."""
 
     results: Annotated[list[ToolResultIn], Field(min_length=1)]
+    turn_id: UUID | None = None
 
 
 class ListChats(Request):

@@ -137,8 +137,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "the dead may claim",
         "models/claims.py",
         "AND w.id = :worker_id AND w.seen_at > clock_timestamp() - :dead_after",
-        "AND w.id = :worker_id AND :dead_after > interval '0'",
-        (SWEEPS, *OTHERS),
+        "AND w.id = :worker_id AND :dead_after >= interval '0'",
+        ("tests/integration/test_second_thoughts.py",),
     ),
     Mutant(
         "sweepers do not skip",

@@ -112,10 +112,10 @@ def edit_message(tx: Session, ask: requests.EditMessage) -> Effects:
     return machine.edit(tx, ask.chat_id, ask.message_id, parts.load(ask.content), ask.model)
 
 
-@front_door("interrupt", requests.OneChat)
-def interrupt(tx: Session, ask: requests.OneChat) -> Effects:
-    """Stop the turn; what was written stays."""
-    return machine.interrupt(tx, ask.chat_id)
+@front_door("interrupt", requests.Interrupt)
+def interrupt(tx: Session, ask: requests.Interrupt) -> Effects:
+    """Stop the turn (or only the one that is named); what was written stays."""
+    return machine.interrupt(tx, ask.chat_id, turn_id=ask.turn_id)
 
 
 @front_door("promote_queued", requests.QueuedMessage)
@@ -134,7 +134,7 @@ def delete_queued(tx: Session, ask: requests.QueuedMessage) -> Effects:
 def submit_tool_results(tx: Session, ask: requests.SubmitToolResults) -> Effects:
     """Answer the client-side tool calls of a chat that requires action."""
     results = [ToolResult(r.call_id, r.content, r.is_error) for r in ask.results]
-    return machine.submit_results(tx, ask.chat_id, results)
+    return machine.submit_results(tx, ask.chat_id, results, turn_id=ask.turn_id)
 
 
 @front_door("retry", requests.OneChat)

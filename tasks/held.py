@@ -1,12 +1,15 @@
 """A chat under this worker's lease: what was produced so far, and the fenced way to write it.
 
 Every write is one transition in one transaction, tried again if the database went away meanwhile.
-That is safe: if the first try did commit, the second finds the fence gone and is `Stale`.
+That is safe: if the first try did commit, the second finds the fence gone and is `Stale`. If the
+chat is then still ours, because the first one kept the lease, the heartbeat finds a lease without a
+step and hands the chat back.
 """
 
 from collections.abc import Callable
 from uuid import UUID
 
+from psycopg2.errors import LockNotAvailable
 from sqlalchemy.exc import DBAPIError
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
@@ -25,7 +28,9 @@ DATABASE_PATIENCE_SECONDS = 20
 
 
 def _went_away(error: BaseException) -> bool:
-    return isinstance(error, DBAPIError) and error.connection_invalidated
+    return isinstance(error, DBAPIError) and (
+        error.connection_invalidated or isinstance(error.orig, LockNotAvailable)
+    )
 
 
 class Held:
@@ -71,7 +76,12 @@ class Held:
 
     def finish_interrupt(self) -> None:
         """Save what was produced, and give way."""
-        self.write(machine.finish_interrupt, partial=self.partial, results=self.results)
+        self.write(
+            machine.finish_interrupt,
+            partial=self.partial,
+            results=self.results,
+            untouched=self.untouched,
+        )
 
     def tell(self, kind: str, **data: object) -> None:
         """Tell the chat's readers something that is not durable."""

@@ -11,8 +11,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
@@ -24,10 +24,11 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from uuid_utils.compat import uuid7
 
-from models import claims
-from models.engine import make_engine
+from models import claims, machine
+from models.engine import make_engine, transaction
 from rejoinder.core.cancellation import Cancellation, Cancelled
-from rejoinder.core.effects import Cause
+from rejoinder.core.effects import Cause, Fence
+from rejoinder.core.errors import Stale
 from rejoinder.core.settings import Settings
 from rejoinder.core.state import Status
 from rejoinder.streams import EventWriter
@@ -66,6 +67,7 @@ class Runtime:
         self.tools: Registry = default_registry
         self.tools.load_modules(settings.tools)
         self._steps: dict[UUID, Running] = {}
+        self._orphans: set[UUID] = set()
         self._portal_lock = threading.Lock()
         self._portal: BlockingPortal | None = None
         self._loop: AbstractContextManager[BlockingPortal] | None = None
@@ -136,12 +138,32 @@ class Runtime:
             claims.register_worker(self.engine, self.worker_id, socket.gethostname())
             leases = []
         held = {lease.lease_id: lease for lease in leases}
+        self._hand_back_orphans(held)
         for step in known:
             lease = held.get(step.lease_id)
             if lease is None:
                 step.cancellation.cancel(Cause.LEASE_LOST)
             elif lease.status is Status.INTERRUPTING:
                 step.cancellation.cancel(Cause.INTERRUPT)
+
+    def _hand_back_orphans(self, held: Mapping[UUID, claims.Lease]) -> None:
+        """Release chats that are leased to this process but that no step of it works on.
+
+        That happens when a claim or a write was committed and its answer got lost on the way. Only
+        a lease that two beats in a row saw without a step: a claim may just be on its way back.
+        """
+        from tasks.dispatch import publish  # noqa: PLC0415  # it needs the runtime itself
+
+        without = {lease_id for lease_id in held if lease_id not in self._steps}
+        for lease_id in without & self._orphans:
+            lease = held[lease_id]
+            log.warning("Chat %s is leased to nobody here; handing it back", lease.chat_id)
+            fence = Fence(lease.chat_id, lease.lease_id, lease.history_version)
+            with suppress(Stale):
+                with transaction(self.engine) as tx:
+                    effects = machine.release(tx, fence)
+                publish(self, effects)
+        self._orphans = without
 
 
 _current: Runtime | None = None

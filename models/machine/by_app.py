@@ -129,8 +129,8 @@ def send(  # noqa: PLR0913  # the message, and how to say it
         calls.close(change, open_calls, calls.SUPERSEDED)
         calls.settle(change, open_calls)
         if change.chat.queue_length:
+            history.promote_head(change)  # first, so that a full queue has room again
             queued_id, turn_id = history.enqueue(change, message, turn_id)
-            history.promote_head(change)
         else:
             history.say(change, message, turn_id)
         change.to(Status.PENDING)
@@ -177,10 +177,13 @@ def edit(
     return change.effects()
 
 
-def interrupt(tx: Session, chat_id: UUID) -> Effects:
-    """interrupt: running → interrupting; without an owner → waiting, or the queue's head begins."""
+def interrupt(tx: Session, chat_id: UUID, *, turn_id: UUID | None = None) -> Effects:
+    """interrupt: running → interrupting; without an owner → waiting, or the queue's head begins.
+
+    With `turn_id`, only that turn is stopped: a late stop does not hit the next message's turn.
+    """
     change = begin(tx, chat_id, Transition.INTERRUPT)
-    if change.unchanged:
+    if change.unchanged or turn_id not in (None, change.chat.turn_id):
         return change.nothing()
     _stop(change, calls.INTERRUPTED)
     return change.effects()
@@ -208,9 +211,16 @@ def delete_queued(tx: Session, chat_id: UUID, queued_id: int) -> Effects:
     return change.effects()
 
 
-def submit_results(tx: Session, chat_id: UUID, results: Sequence[ToolResult]) -> Effects:
-    """submit_results: requires_action → pending; the results must cover the open client calls."""
+def submit_results(
+    tx: Session, chat_id: UUID, results: Sequence[ToolResult], *, turn_id: UUID | None = None
+) -> Effects:
+    """submit_results: requires_action → pending; the results must cover the open client calls.
+
+    With `turn_id`, only for that turn: models reuse call ids, and an old answer must not fit.
+    """
     change = begin(tx, chat_id, Transition.SUBMIT_RESULTS)
+    if turn_id not in (None, change.chat.turn_id):
+        raise Rejected("The results are for an earlier turn", "read the chat again")
     open_calls = calls.unsettled(change)
     wanted = {call.call_id for call in calls.unanswered(open_calls, CallKind.CLIENT)}
     given = [result.call_id for result in results]

@@ -61,18 +61,27 @@ def expire(tx: Session, chat_id: UUID) -> Effects:
     return change.effects()
 
 
-def wake(tx: Session, chat_id: UUID, result: ToolResult | None = None) -> Effects:
+def wake(
+    tx: Session,
+    chat_id: UUID,
+    result: ToolResult | None = None,
+    *,
+    external_id: str | None = None,
+) -> Effects:
     """wake: sleeping → pending; with a result, once no other outside call is open.
 
     A wake-up that comes before the chat's `sleep` is kept for it, on the call or as `woken`; a
-    repeated one, or one that nobody waits for any more, changes nothing.
+    repeated one, or one that nobody waits for any more, changes nothing. `external_id` says whose
+    result it is: models reuse call ids, and an abandoned task's answer must not fit a later call.
     """
     change = begin(tx, chat_id, Transition.WAKE)
     if change.unchanged:
         return change.nothing()
     open_calls = calls.unsettled(change)
-    waiting = {call.call_id for call in calls.unanswered(open_calls, CallKind.EXTERNAL)}
-    if result is not None and result.call_id in waiting:
+    outside = calls.unanswered(open_calls, CallKind.EXTERNAL)
+    waiting = {call.call_id for call in outside}
+    meant = {call.call_id for call in outside if external_id in (None, call.external_id)}
+    if result is not None and result.call_id in meant:
         calls.answer(change, open_calls, [result])
     elif result is not None or change.before in AT_REST:
         return change.nothing()

@@ -6,6 +6,7 @@ is in `models/claims.py`, as one statement.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
@@ -198,7 +199,7 @@ def release(
     """
     change = begin(tx, fence.chat_id, Transition.RELEASE, fence=fence)
     if change.before is Status.INTERRUPTING:
-        finish_stopped(change, partial, results)
+        finish_stopped(change, partial, results, untouched)
     else:
         _answer(change, results, untouched)
         change.to(Status.PENDING)
@@ -211,23 +212,31 @@ def finish_interrupt(
     *,
     partial: NewMessage | None = None,
     results: Iterable[ToolResult] = (),
+    untouched: Iterable[str] = (),
 ) -> Effects:
     """finish_interrupt: interrupting → waiting, or pending with the head promoted."""
     change = begin(tx, fence.chat_id, Transition.FINISH_INTERRUPT, fence=fence)
-    finish_stopped(change, partial, results)
+    finish_stopped(change, partial, results, untouched)
     return change.effects()
 
 
 def finish_stopped(
-    change: Change, partial: NewMessage | None, results: Iterable[ToolResult] = ()
+    change: Change,
+    partial: NewMessage | None,
+    results: Iterable[ToolResult] = (),
+    untouched: Iterable[str] = (),
 ) -> None:
-    """Save what was produced, answer what was asked, and give way to the next message."""
+    """Save what was produced, answer what was asked, and give way to the next message.
+
+    A partial answer is never refused: of calls that share an id, the first is kept.
+    """
     open_calls = calls.unsettled(change)
+    calls.unstart(open_calls, untouched)
     calls.answer(change, open_calls, results)
     calls.close(change, open_calls, calls.INTERRUPTED)
     calls.settle(change, open_calls)
     if partial is not None and partial.parts:
-        _record(change, partial, {}, ())
+        _record(change, replace(partial, parts=parts.distinct(partial.parts)), {}, ())
         open_calls = calls.unsettled(change)
         calls.close(change, open_calls, calls.INTERRUPTED)
         calls.settle(change, open_calls)

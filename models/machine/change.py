@@ -71,6 +71,7 @@ class Change:
             chat.lease_id = chat.worker_id = None
         if status in AT_REST:
             chat.turn_id = None
+            chat.attempt, chat.retry_state = 0, None
         if status is Status.PENDING:
             chat.dispatches = 1
             chat.redispatch_at = (run_after or self.now) + redispatch_gap(1)

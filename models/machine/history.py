@@ -125,10 +125,13 @@ def end_turn(
 
 def last_answer(change: Change) -> tuple[int, str] | None:
     """The last assistant message of the open turn that a person can read."""
+    opened = select(Turn.message_id).where(Turn.id == change.chat.turn_id)
     rows = change.tx.execute(
         select(Message.id, Message.parts)
         .where(
             Message.chat_id == change.chat.id,
+            # Not before the message that opened the turn: a long history is not searched.
+            Message.id >= func.coalesce(opened.scalar_subquery(), 0),
             Message.turn_id == change.chat.turn_id,
             Message.role == Role.ASSISTANT,
             ~Message.compressed,

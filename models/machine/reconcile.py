@@ -89,8 +89,9 @@ def _wrong_columns(change: Change, queued: int) -> list[str]:
         != (chat.status is Status.PENDING),
         "run_after does not fit the status": chat.run_after is not None
         and chat.status is not Status.PENDING,
-        "woken does not fit the status": chat.woken and chat.status in AT_REST,
-        "retry_state does not fit the attempt": chat.retry_state is not None and not chat.attempt,
+        "woken does not fit the status": chat.woken and chat.status in AT_REST | {Status.SLEEPING},
+        "retry_state does not fit the attempt": (chat.retry_state is None) != (chat.attempt == 0),
+        "an attempt though nothing is tried": chat.attempt > 0 and chat.status in AT_REST,
     }
     return [what for what, is_wrong in wrong.items() if is_wrong]
 

@@ -11,8 +11,9 @@ MAX_CRASHES = 3
 LOCK_TIMEOUT_MS = 10_000
 """Longest wait for a chat's lock. Transitions take milliseconds: beyond this somebody hangs."""
 
-IDLE_IN_TRANSACTION_MS = 30_000
-"""After this Postgres ends a transaction whose process stopped talking, and frees its locks."""
+IDLE_IN_TRANSACTION_MS = 5_000
+"""After this Postgres ends a transaction whose process stopped talking, and frees its locks: well
+before those who wait for them give up."""
 
 REDISPATCH_FIRST = timedelta(seconds=10)
 REDISPATCH_MOST = timedelta(minutes=5)

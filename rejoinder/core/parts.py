@@ -133,6 +133,19 @@ def open_calls(parts: Iterable[Part]) -> tuple[ToolCall, ...]:
     return tuple(p for p in parts if isinstance(p, ToolCall) and not p.provider_executed)
 
 
+def distinct(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """The parts without calls whose id an earlier call has."""
+    seen: set[str] = set()
+    kept: list[Part] = []
+    for part in parts:
+        if isinstance(part, ToolCall):
+            if part.call_id in seen:
+                continue
+            seen.add(part.call_id)
+        kept.append(part)
+    return tuple(kept)
+
+
 def user_content(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Check what a user may say: at least one part, no calls, results or reasoning."""
     if not parts:

@@ -52,8 +52,10 @@ CASES: dict[str, list[tuple[Status, str]]] = {
     "chats_waiting_has_no_queue": [(W, "queue_length = 1")],
     "chats_redispatch_iff_pending": [(P, "redispatch_at = NULL"), (R, "redispatch_at = now()")],
     "chats_run_after_is_pending": [(R, "run_after = now()")],
-    "chats_woken_is_busy": [(W, "woken = true")],
-    "chats_retry_has_attempt": [(P, "retry_state = '{}'")],
+    "chats_woken_is_awake": [(W, "woken = true"), (Status.SLEEPING, "woken = true")],
+    "chats_retry_iff_attempt": [(P, "retry_state = '{}'"), (P, "attempt = 1")],
+    "chats_attempt_is_busy": [(W, "attempt = 1, retry_state = '{}'")],
+    "chats_error_is_object": [(Status.ERROR, "last_error = 'null'")],
     "chats_counts": [(R, "crashes = -1"), (R, "attempt = -1"), (R, "dispatches = -1")],
     "chats_versions": [
         (P, "history_version = snapshot_version + 1"),

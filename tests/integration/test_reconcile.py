@@ -105,10 +105,10 @@ BROKEN = {
         Status.RUNNING, f"{CHATS} run_after = now()", without=("run_after_is_pending",)
     ),
     "woken though nobody sleeps": Broken(
-        Status.WAITING, f"{CHATS} woken = true", without=("woken_is_busy",)
+        Status.WAITING, f"{CHATS} woken = true", without=("woken_is_awake",)
     ),
     "a retry of nothing": Broken(
-        Status.PENDING, f"{CHATS} retry_state = '{{}}'", without=("retry_has_attempt",)
+        Status.PENDING, f"{CHATS} retry_state = '{{}}'", without=("retry_iff_attempt",)
     ),
     "calls are open on the user's turn": Broken(Status.WAITING, OPEN_CALL),
     "requires an action nobody can take": Broken(Status.REQUIRES_ACTION, NO_CALLS),

@@ -76,8 +76,13 @@ CREATE TABLE rejoinder.chats (
     CONSTRAINT chats_redispatch_iff_pending
         CHECK ((redispatch_at IS NOT NULL) = (status = 'pending')),
     CONSTRAINT chats_run_after_is_pending CHECK (run_after IS NULL OR status = 'pending'),
-    CONSTRAINT chats_woken_is_busy CHECK (NOT woken OR NOT (status IN ('error', 'waiting'))),
-    CONSTRAINT chats_retry_has_attempt CHECK (retry_state IS NULL OR attempt > 0),
+    CONSTRAINT chats_woken_is_awake
+        CHECK (NOT woken OR NOT (status IN ('error', 'sleeping', 'waiting'))),
+    CONSTRAINT chats_retry_iff_attempt CHECK ((retry_state IS NOT NULL) = (attempt > 0)),
+    CONSTRAINT chats_attempt_is_busy
+        CHECK (attempt = 0 OR NOT (status IN ('error', 'waiting'))),
+    CONSTRAINT chats_error_is_object
+        CHECK (last_error IS NULL OR json_typeof(last_error) = 'object'),
     CONSTRAINT chats_counts CHECK (attempt >= 0 AND crashes >= 0 AND dispatches >= 0),
     CONSTRAINT chats_versions
         CHECK (history_version BETWEEN 1 AND snapshot_version

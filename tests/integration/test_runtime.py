@@ -1,0 +1,84 @@
+"""The heartbeat of a process cancels what was taken away, and hands back what nobody works on."""
+
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+
+from models import claims, machine
+from rejoinder.core.effects import Cause, Effects
+from rejoinder.core.parts import Text
+from rejoinder.core.settings import Settings
+from tasks import dispatch
+from tasks.runtime import Runtime
+from tests.chats import DEAD_AFTER, World
+from tests.conftest import RedisSpace
+
+
+@pytest.fixture
+def runtime(database_url: str, redis_space: RedisSpace) -> Iterator[Runtime]:
+    made = Runtime(Settings(database_url=database_url, redis_url=redis_space.url))
+    claims.register_worker(made.engine, made.worker_id, "this process")
+    yield made
+    made.engine.dispose()
+    made.redis.close()
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> list[Effects]:
+    seen: list[Effects] = []
+    monkeypatch.setattr(dispatch, "publish", lambda _runtime, effects: seen.append(effects))
+    return seen
+
+
+def test_a_claim_whose_answer_was_lost_is_handed_back(
+    runtime: Runtime, published: list[Effects]
+) -> None:
+    world = World(runtime.engine)
+    chat = world.new()
+    claims.claim(runtime.engine, chat.id, runtime.worker_id, dead_after=DEAD_AFTER)
+    runtime.beat_once()
+    assert world.row(chat.id)["status"] == "running", "its answer may be on the way"
+    runtime.beat_once()
+    row = world.row(chat.id)
+    assert (row["status"], row["crashes"]) == ("pending", 0)
+    assert [effects.dispatch is not None for effects in published] == [True]
+
+
+def test_a_step_at_work_keeps_its_lease(runtime: Runtime, published: list[Effects]) -> None:
+    world = World(runtime.engine)
+    chat = world.new()
+    fence = world.claim(chat.id, runtime.worker_id)
+    with runtime.running(chat.id, fence.lease_id) as step:
+        for _ in range(3):
+            runtime.beat_once()
+        assert step.cancellation.cause is None
+    assert world.row(chat.id)["status"] == "running"
+    assert published == []
+
+
+@pytest.mark.parametrize(
+    ("take", "cause"),
+    [("interrupt", Cause.INTERRUPT), ("edit", Cause.LEASE_LOST), ("recover", Cause.LEASE_LOST)],
+)
+def test_a_step_whose_chat_was_stopped_or_taken_is_cancelled_with_the_cause(
+    runtime: Runtime, take: str, cause: Cause
+) -> None:
+    world = World(runtime.engine)
+    chat = world.new()
+    fence = world.claim(chat.id, runtime.worker_id)
+    with runtime.running(chat.id, fence.lease_id) as step:
+        _take(world, take, chat.id, fence.lease_id)
+        runtime.beat_once()
+        assert step.cancellation.cause is cause
+
+
+def _take(world: World, how: str, chat_id: UUID, lease_id: UUID) -> None:
+    match how:
+        case "interrupt":
+            world.do(machine.interrupt, chat_id)
+        case "edit":
+            (row,) = world.read("SELECT id FROM rejoinder.messages WHERE chat_id = :c", c=chat_id)
+            world.do(machine.edit, chat_id, row["id"], [Text("other")])
+        case _:
+            world.do(machine.recover, chat_id, lease_id)
