@@ -15,8 +15,10 @@ from sqlalchemy import Engine, Row, TextClause, text
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
-from rejoinder.core.effects import Fence
+from rejoinder.core.effects import Fence, TurnEnd
 from rejoinder.core.limits import REDISPATCH_FIRST, REDISPATCH_MOST
+from rejoinder.core.messages import TurnState
+from rejoinder.core.parts import load, text_of
 from rejoinder.core.state import Status
 
 _CLAIM = text("""
@@ -70,6 +72,19 @@ SELECT c.id AS chat_id
  ORDER BY c.deadline
  LIMIT :limit
    FOR NO KEY UPDATE SKIP LOCKED
+""")
+
+_ANNOUNCED = text("""
+UPDATE rejoinder.turns SET announced = true WHERE id = ANY(CAST(:ids AS uuid[]))
+""")
+
+_UNANNOUNCED = text("""
+SELECT t.id, t.chat_id, t.state, t.answer_id, t.error, m.parts
+  FROM rejoinder.turns AS t
+  LEFT JOIN rejoinder.messages AS m ON m.chat_id = t.chat_id AND m.id = t.answer_id
+ WHERE t.ended_at <= statement_timestamp() - :overdue AND NOT t.announced
+ ORDER BY t.ended_at
+ LIMIT :limit
 """)
 
 _REDISPATCH = text("""
@@ -179,6 +194,33 @@ def dead_owners(
     given = {"dead_after": dead_after, "limit": limit, "skip": [str(chat) for chat in skip]}
     rows = tx.execute(_DEAD, given)
     return [(row.chat_id, row.lease_id) for row in rows]
+
+
+def announced(engine: Engine, turn_ids: Sequence[UUID]) -> None:
+    """Note that the results of these turns were stored for those who wait for them."""
+    with engine.begin() as connection:
+        connection.execute(_ANNOUNCED, {"ids": [str(turn_id) for turn_id in turn_ids]})
+
+
+def unannounced(tx: Session, *, limit: int = 100) -> list[tuple[UUID, TurnEnd]]:
+    """Turns that ended a while ago and whose result nobody stored: its publisher died first.
+
+    Index: turns_unannounced, in its own order. No lock: storing a result twice is harmless.
+    """
+    rows = tx.execute(_UNANNOUNCED, {"overdue": REDISPATCH_FIRST, "limit": limit})
+    return [
+        (
+            row.chat_id,
+            TurnEnd(
+                row.id,
+                TurnState(row.state),
+                row.answer_id,
+                text_of(load(row.parts)) if row.parts is not None else None,
+                row.error,
+            ),
+        )
+        for row in rows
+    ]
 
 
 def bury_workers(tx: Session, *, gone_after: timedelta) -> None:

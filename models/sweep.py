@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from models import claims, machine
 from models.engine import transaction
-from rejoinder.core.effects import Dispatch, Effects
+from rejoinder.core.effects import Dispatch, Effects, TurnEnd
 from rejoinder.core.errors import Stale
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ class Swept:
 
     effects: list[Effects] = field(default_factory=list)
     dispatches: list[Dispatch] = field(default_factory=list)
+    ended: list[tuple[UUID, TurnEnd]] = field(default_factory=list)
+    """Turns whose end nobody was told of."""
     failed: list[UUID] = field(default_factory=list)
 
 
@@ -69,6 +71,7 @@ def sweep(engine: Engine, *, dead_after: timedelta, batch: int = 100, most: int 
         with transaction(engine) as tx:
             _apart(tx, swept, chat_id, partial(machine.reconcile, tx, chat_id))
     with transaction(engine) as tx:
+        swept.ended = claims.unannounced(tx)
         claims.bury_workers(tx, gone_after=GONE_AFTER)
     return swept
 

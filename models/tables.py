@@ -171,6 +171,8 @@ class Turn(Base):
     steps: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
     ended_at: Mapped[datetime | None] = mapped_column(Moment)
+    announced: Mapped[bool] = mapped_column(server_default=text("false"))
+    """Whether its result was stored for those who wait for it; the sweep sees to the others."""
 
     __table_args__ = (
         _check("kind_known", _in("kind", TurnKind)),
@@ -180,6 +182,11 @@ class Turn(Base):
         _check("answer_if_finished", "answer_id IS NULL OR state IN ('finished', 'interrupted')"),
         _check("steps", "steps >= 0"),
         Index("turns_chat", "chat_id", "id"),
+        Index(
+            "turns_unannounced",
+            "ended_at",
+            postgresql_where=text("ended_at IS NOT NULL AND NOT announced"),
+        ),
         Index("turns_open", "chat_id", unique=True, postgresql_where=text("state = 'open'")),
     )
 

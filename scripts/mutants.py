@@ -169,8 +169,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a queued message overtakes the backlog",
         _M + "by_app.py",
-        "        if change.chat.queue_length:\n            queued_id",
-        "        if change.chat.queue_length > MANY:\n            queued_id".replace("MANY", "99"),
+        "        if change.chat.queue_length:\n            history.promote_head",
+        "        if change.chat.queue_length > 99:\n            history.promote_head",
     ),
 )
 

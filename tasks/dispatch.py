@@ -6,14 +6,14 @@ is found again by the sweep, or read from the rows.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
 from celery import states
 from uuid_utils.compat import uuid7
 
-from models import machine
+from models import claims, machine
 from models.engine import transaction
 from rejoinder.core.effects import Dispatch, Effects, TurnEnd
 from rejoinder.core.messages import TurnState
@@ -34,8 +34,7 @@ def publish(runtime: Runtime, effects: Effects) -> None:
         _safely(runtime.events.add, effects.chat_id, event.kind, data)
     for hint in effects.hints:
         runtime.cancel(hint.lease_id, hint.cause)
-    for end in effects.ended:
-        _safely(store_result, effects.chat_id, end)
+    announce(runtime, [(effects.chat_id, end) for end in effects.ended])
     for external_id in effects.abandoned:
         _safely(app.control.revoke, external_id)
     if effects.dispatch is not None:
@@ -73,6 +72,13 @@ def wake(runtime: Runtime, chat_id: UUID) -> None:
     publish(runtime, effects)
 
 
+def announce(runtime: Runtime, ends: Sequence[tuple[UUID, TurnEnd]]) -> None:
+    """Store the results of turns that are over, and note that it was done."""
+    stored = [end.turn_id for chat_id, end in ends if _safely(store_result, chat_id, end)]
+    if stored:
+        _safely(claims.announced, runtime.engine, stored)
+
+
 def store_result(chat_id: UUID, end: TurnEnd) -> None:
     """Store the turn's Celery result: the answer, or why there is none."""
     if end.state is TurnState.FAILED:
@@ -81,8 +87,10 @@ def store_result(chat_id: UUID, end: TurnEnd) -> None:
         app.backend.store_result(str(end.turn_id), outcome(chat_id, end), states.SUCCESS)
 
 
-def _safely(send: Callable[..., Any], *args: Any, **options: Any) -> None:
+def _safely(send: Callable[..., Any], *args: Any, **options: Any) -> bool:
     try:
         send(*args, **options)
     except Exception:
         log.exception("Could not publish; the sweep or a reader will find it in the rows")
+        return False
+    return True

@@ -4,7 +4,7 @@ from celery.signals import worker_ready
 
 from models.sweep import sweep
 from tasks import app
-from tasks.dispatch import dispatch_all, publish
+from tasks.dispatch import announce, dispatch_all, publish
 from tasks.requests import DiscreetRequest
 from tasks.runtime import current
 
@@ -17,6 +17,7 @@ def sweep_chats() -> None:
     for effects in swept.effects:
         publish(runtime, effects)
     dispatch_all(swept.dispatches)
+    announce(runtime, swept.ended)
 
 
 @worker_ready.connect

@@ -117,3 +117,14 @@ def test_a_dead_process_cannot_claim(world: World) -> None:
     chat = world.new()
     dead_after = timedelta(seconds=0)
     assert claims.claim(world.engine, chat.id, world.worker_id, dead_after=dead_after) is None
+
+
+def test_a_turn_whose_end_nobody_was_told_of_is_announced_by_the_sweep(world: World) -> None:
+    chat = world.chat(Status.WAITING)
+    assert sweep(world.engine, dead_after=DEAD_AFTER).ended == [], "its publisher may be at it"
+    with world.engine.begin() as connection:
+        connection.execute(text("UPDATE rejoinder.turns SET ended_at = now() - interval '1 hour'"))
+    ((chat_id, end),) = sweep(world.engine, dead_after=DEAD_AFTER).ended
+    assert (chat_id, end.state, end.answer) == (chat.id, "finished", "Done.")
+    claims.announced(world.engine, [end.turn_id])
+    assert sweep(world.engine, dead_after=DEAD_AFTER).ended == []

@@ -199,6 +199,8 @@ def test_nothing_is_left_behind(stage: Stage) -> None:
         )
     )
     assert_invariants(stage.world.engine)
+    left = "SELECT id FROM rejoinder.turns WHERE ended_at IS NOT NULL AND NOT announced"
+    wait_until(lambda: not stage.world.read(left))
     assert "the step failed" not in stage.logs()
     assert "Could not publish" not in stage.logs()
 
