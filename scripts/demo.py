@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from models.engine import make_engine
 from models.migrate import upgrade
@@ -238,6 +239,14 @@ def main() -> int:
             return int(str(stop.code))
         except (FleetError, ServersError) as error:
             say(f"make demo: {error}", Style.BAD)
+            return 1
+        except OperationalError as error:
+            say(
+                f"make demo: Postgres does not answer: {str(error.orig).strip()}\n"
+                "If REJOINDER_DATABASE_URL is set, that server is used; unset it (and"
+                " REJOINDER_REDIS_URL) to have the demo start its own.",
+                Style.BAD,
+            )
             return 1
 
 

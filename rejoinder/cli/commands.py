@@ -62,6 +62,8 @@ def send(  # noqa: PLR0913  # the options of a command
     if text == "-":
         text = sys.stdin.read()
     with one_sentence(), connect() as client:
+        if wait and follow:
+            raise Failed("--wait prints the answer, --follow shows it come: choose one")
         if chat_id and (owner or system):
             raise Failed("--owner and --system are for new chats: leave them out, or --chat")
         start = client.cursor(chat_id) if chat_id else None
@@ -76,6 +78,7 @@ def send(  # noqa: PLR0913  # the options of a command
             _print_answer(turn, as_json=as_json)
         elif follow:
             show_events(client, turn.chat_id, start, as_json=as_json, until_rest=True)
+            click.echo(f"Go on with: rejoinder send --chat {turn.chat_id} …", err=True)
         elif as_json:
             _print_json({n: v for n, v in vars(turn).items() if n != "client"})
         else:

@@ -114,6 +114,7 @@ class State:
             self.lease = self.worker = None
         if status in REST:
             self.turn = None
+            self.attempt = 0
 
     def _append(self, role: str, text: str, *, compressed: bool = False) -> None:
         self.history.append(Said(role, text, self.turn, compressed))

@@ -66,7 +66,7 @@ STAGED_CALLS: dict[Status, tuple[str, ...]] = {
     S: ("finished", "requested"),
     E: ("requested", "requested"),
 }
-STAGED_COUNTS = {W: (0, 0), P: (1, 1), R: (1, 1), I: (1, 1), A: (1, 0), S: (1, 0), E: (1, 1)}
+STAGED_COUNTS = {W: (0, 0), P: (1, 1), R: (1, 1), I: (1, 1), A: (1, 0), S: (1, 0), E: (0, 1)}
 
 
 def staged(state: State, **changes: object) -> Outcome:
@@ -298,7 +298,7 @@ EXPECTED: dict[Transition, Callable[[State], Outcome]] = {
     Transition.RETRY_LATER: retry_later,
     Transition.REQUIRE_ACTION: require_action,
     Transition.SLEEP: lambda state: replace(require_action(state), status=S, also=()),
-    Transition.FAIL: lambda state: staged(state, status=E, ended="failed"),
+    Transition.FAIL: lambda state: staged(state, status=E, ended="failed", attempt=0),
     Transition.RELEASE: release,
     Transition.FINISH_INTERRUPT: finish_interrupt,
     Transition.WAKE: wake,
