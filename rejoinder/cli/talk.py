@@ -6,7 +6,7 @@ for coming and going. Stopping a turn is the client's `interrupt`; leaving stops
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import click
@@ -15,7 +15,7 @@ from rejoinder.cli.commands import me
 from rejoinder.cli.connection import connect, one_sentence
 from rejoinder.cli.screen import PlainScreen, Screen, Style
 from rejoinder.cli.telling import Teller
-from rejoinder.client import Client, Turn
+from rejoinder.client import Client, StreamEvent, Turn
 
 WITHOUT_A_KEY = "scripted:weather-demo"
 WITH_A_KEY = "anthropic:claude-sonnet-4-6"
@@ -45,6 +45,7 @@ class Conversation:
     lasting: bool = True
     """The workers stay when the person leaves."""
     cursor: str | None = None
+    events: Iterator[StreamEvent | None] | None = None
 
     def say(self, text: str) -> Turn:
         """Send a message; the first one makes the chat."""
@@ -139,15 +140,22 @@ def _listen(conversation: Conversation, teller: Teller, screen: Screen) -> None:
 
 
 def _tell_until_rest(conversation: Conversation, teller: Teller) -> None:
-    chat_id = str(conversation.chat_id)
-    after = conversation.cursor
-    for event in conversation.client.follow(chat_id, after=after, idle_seconds=2):
-        if event is not None:
-            teller.tell(event)
-            conversation.cursor = event.cursor
-        at_rest = bool(teller.status) and not teller.busy
-        if at_rest and _said_all(teller):
-            return
+    if conversation.events is None:
+        conversation.events = conversation.client.follow(
+            str(conversation.chat_id), after=conversation.cursor, idle_seconds=2
+        )
+    try:
+        # One reader for the whole conversation: a new one would not know what was told already.
+        for event in conversation.events:
+            if event is not None:
+                teller.tell(event)
+                conversation.cursor = event.cursor
+            at_rest = bool(teller.status) and not teller.busy
+            if at_rest and _said_all(teller):
+                return
+    except KeyboardInterrupt:
+        conversation.events = None  # it was cut in the middle of a read
+        raise
 
 
 def _said_all(teller: Teller) -> bool:

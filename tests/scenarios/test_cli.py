@@ -126,7 +126,7 @@ def test_an_attempt_that_broke_off_is_marked_and_the_wait_is_told(shell: Shell) 
     said = shell.run("send", "x", "--follow", "--model", "scripted:env:STUMBLES")
     assert "Well, here\n· the attempt above broke off" in said
     assert "↻ Too much to do. Attempt 2 of 25 in 1." in said
-    assert said.endswith("Well, here it is.\n")
+    assert "\nWell, here it is.\nGo on with: rejoinder send --chat " in said
 
 
 def test_tail_goes_on_after_a_cursor_without_a_hole_or_a_repetition(shell: Shell) -> None:
