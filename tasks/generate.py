@@ -27,7 +27,7 @@ from rejoinder.providers.errors import ProviderError
 from rejoinder.providers.silence import with_silence_limit
 from tasks.held import Held
 from tasks.preview import Preview
-from tasks.use_tools import finish_tools, plans_of
+from tasks.use_tools import finish_tools
 
 CUT = Failure("timeout", "The answer broke off before its end.", retryable=True)
 REFUSED = Failure("content_filter", "The model declined to answer.")
@@ -66,11 +66,11 @@ def generate(held: Held, loaded: Loaded) -> None:
 def _follow_up(held: Held, loaded: Loaded, message: NewMessage, stop: StopReason) -> None:
     requested = parts.open_calls(message.parts)
     if requested:
-        plans = plans_of(held, requested)
+        plans = held.runtime.tools.plans(requested)
         local = [call.call_id for call in requested if plans[call.call_id].kind is CallKind.LOCAL]
         held.write(machine.record, message, plans=plans, start=local)
         held.partial = None
-        finish_tools(held, loaded, requested, local)
+        finish_tools(held, loaded, requested, plans)
     elif stop is StopReason.PAUSE:
         held.write(machine.commit, message=message)
     elif stop is StopReason.REFUSAL and not parts.text_of(message.parts).strip():

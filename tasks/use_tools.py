@@ -18,11 +18,6 @@ from rejoinder.tools import Ran, ToolContext, run_calls
 from tasks.held import Held
 
 
-def plans_of(held: Held, requested: Sequence[ToolCall]) -> Mapping[str, CallPlan]:
-    """How each call is to be answered; an unknown tool's here, with an error."""
-    return {call.call_id: held.runtime.tools.plan(call.name) for call in requested}
-
-
 def run_tools(held: Held, loaded: Loaded, calls: Sequence[Call]) -> None:
     """Run calls that another step left behind."""
     waiting = [call.call_id for call in calls if call.state is CallState.REQUESTED]
@@ -44,11 +39,11 @@ def run_tools(held: Held, loaded: Loaded, calls: Sequence[Call]) -> None:
 
 
 def finish_tools(
-    held: Held, loaded: Loaded, requested: Sequence[ToolCall], local: Sequence[str]
+    held: Held, loaded: Loaded, requested: Sequence[ToolCall], plans: Mapping[str, CallPlan]
 ) -> None:
     """Run the local calls of a message that was just recorded."""
-    plans = plans_of(held, requested)
-    _run(held, loaded, [call for call in requested if call.call_id in local])
+    local = [call for call in requested if plans[call.call_id].kind is CallKind.LOCAL]
+    _run(held, loaded, local)
     _commit(held, {plan.kind for plan in plans.values()} - {CallKind.LOCAL})
 
 

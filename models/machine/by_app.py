@@ -125,9 +125,7 @@ def send(  # noqa: PLR0913  # the message, and how to say it
     message = NewMessage(Role.USER, content, model=model and plain("The model", model))
     queued_id = None
     if change.before in AT_REST:
-        open_calls = calls.unsettled(change)
-        calls.close(change, open_calls, calls.SUPERSEDED)
-        calls.settle(change, open_calls)
+        calls.close_all(change, calls.SUPERSEDED)
         if change.chat.queue_length:
             history.promote_head(change)  # first, so that a full queue has room again
             queued_id, turn_id = history.enqueue(change, message, turn_id)
@@ -195,9 +193,7 @@ def promote_queued(tx: Session, chat_id: UUID, queued_id: int) -> Effects:
     message = history.queued(change, queued_id)
     history.move_to_front(change, message)
     if change.before is Status.ERROR:
-        open_calls = calls.unsettled(change)
-        calls.close(change, open_calls, calls.SUPERSEDED)
-        calls.settle(change, open_calls)
+        calls.close_all(change, calls.SUPERSEDED)
         history.rest_or_next(change)
     else:
         _stop(change, calls.SUPERSEDED)
@@ -247,9 +243,7 @@ def submit_results(
 def request_compaction(tx: Session, chat_id: UUID) -> Effects:
     """request_compaction: waiting, error → pending, for a turn that only compacts."""
     change = begin(tx, chat_id, Transition.REQUEST_COMPACTION)
-    open_calls = calls.unsettled(change)
-    calls.close(change, open_calls, calls.SUPERSEDED)
-    calls.settle(change, open_calls)
+    calls.close_all(change, calls.SUPERSEDED)
     history.open_turn(change, TurnKind.COMPACTION)
     change.to(Status.PENDING)
     return change.effects()
@@ -271,9 +265,7 @@ def _stop(change: Change, reason: str) -> None:
         change.to(Status.INTERRUPTING)
         change.tell_owner(Cause.INTERRUPT)
         return
-    open_calls = calls.unsettled(change)
-    calls.close(change, open_calls, reason)
-    calls.settle(change, open_calls)
+    calls.close_all(change, reason)
     history.end_turn(change, TurnState.INTERRUPTED, answer=history.last_answer(change))
     history.rest_or_next(change)
 

@@ -54,9 +54,7 @@ def expire(tx: Session, chat_id: UUID) -> Effects:
     change = begin(tx, chat_id, Transition.EXPIRE)
     if change.chat.deadline is None or change.chat.deadline > change.now:
         raise Stale(f"The deadline of chat {chat_id} has not passed", "leave, and write nothing")
-    open_calls = calls.unsettled(change)
-    calls.close(change, open_calls, calls.TIMED_OUT)
-    calls.settle(change, open_calls)
+    calls.close_all(change, calls.TIMED_OUT)
     change.to(Status.PENDING)
     return change.effects()
 

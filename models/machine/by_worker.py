@@ -237,9 +237,7 @@ def finish_stopped(
     calls.settle(change, open_calls)
     if partial is not None and partial.parts:
         _record(change, replace(partial, parts=parts.distinct(partial.parts)), {}, ())
-        open_calls = calls.unsettled(change)
-        calls.close(change, open_calls, calls.INTERRUPTED)
-        calls.settle(change, open_calls)
+        calls.close_all(change, calls.INTERRUPTED)
     history.end_turn(change, TurnState.INTERRUPTED, answer=history.last_answer(change))
     history.rest_or_next(change)
 

@@ -148,6 +148,13 @@ def settle(change: Change, calls: Calls) -> None:
         call.settled = True
 
 
+def close_all(change: Change, reason: str) -> None:
+    """Close what is open, and put it into history: a user's message may follow."""
+    open_calls = unsettled(change)
+    close(change, open_calls, reason)
+    settle(change, open_calls)
+
+
 def forget(change: Change, calls: Calls, reason: str) -> None:
     """Close calls whose message is leaving history: no result goes there."""
     close(change, calls, reason)
