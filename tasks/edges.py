@@ -26,7 +26,9 @@ from celery.signals import (
     worker_shutdown,
     worker_shutting_down,
 )
+from celery.platforms import EX_OK
 from celery.worker import control
+from celery.worker import state as worker_state
 
 from rejoinder.core.settings import Settings
 from tasks import app, broker, lost, runtime, stopping
@@ -67,16 +69,22 @@ def _begin(**_: object) -> None:
         cold.append(signal.SIGTERM)
     for number in cold:
         _hear_first(number)
+    _hear_first(signal.SIGINT, warm=True)
 
 
-def _hear_first(number: signal.Signals) -> None:
-    """Know of a cold shutdown before Celery, which tells of it after it has waited for the pool."""
+def _hear_first(number: signal.Signals, *, warm: bool = False) -> None:
+    """Know of a cold shutdown before Celery, which tells of it after it has waited for the pool.
+
+    After a warm one by Ctrl-C, Celery would end with exit code 1; but nothing has failed.
+    """
     handler = signal.getsignal(number)
 
     def heard(signum: int, frame: FrameType | None) -> None:
-        stopping.this.begin(now=not app.conf.worker_soft_shutdown_timeout)
+        stopping.this.begin(now=not warm and not app.conf.worker_soft_shutdown_timeout)
         if callable(handler):
             handler(signum, frame)
+        if warm:
+            worker_state.should_stop = EX_OK
 
     signal.signal(number, heard)
 
