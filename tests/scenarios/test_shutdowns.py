@@ -41,7 +41,9 @@ class House:
     notes: Path
     _numbers: Iterator[int]
 
-    def worker(self, *options: str, concurrency: int = 8, **env: str) -> Member:
+    def worker(
+        self, *options: str, concurrency: int = 8, env: Mapping[str, str] | None = None
+    ) -> Member:
         """Start one more worker for steps; ready on return."""
         member = self.fleet.worker(
             f"steps-{next(self._numbers)}",
@@ -126,7 +128,7 @@ def test_a_step_that_finishes_in_time_is_not_done_again(house: House) -> None:
 
 @pytest.mark.parametrize("tool", ["hold", "stubborn", "blocking"])
 def test_a_tool_that_does_not_stop_does_not_keep_its_worker(house: House, tool: str) -> None:
-    old = house.worker(REJOINDER_DRAIN_SECONDS="0.5")
+    old = house.worker(env={"REJOINDER_DRAIN_SECONDS": "0.5"})
     step = house.tool(tool, 60)
     turn = house.start(step, {"text": "Done."})
     wait_until(lambda: noted(step), LONG)
@@ -144,7 +146,7 @@ def test_a_tool_that_does_not_stop_does_not_keep_its_worker(house: House, tool: 
 
 
 def test_nothing_is_claimed_after_the_signal(house: House) -> None:
-    old = house.worker(REJOINDER_DRAIN_SECONDS="3")
+    old = house.worker(env={"REJOINDER_DRAIN_SECONDS": "3"})
     long = house.start({"text": "one two three", "pace": 0.7})
     wait_until(lambda: house.row(long)["status"] == "running", LONG)
     old.signal(signal.SIGTERM)
@@ -162,7 +164,7 @@ def test_nothing_is_claimed_after_the_signal(house: House) -> None:
 
 def test_a_signal_for_every_process_of_a_service_hands_back_all(house: House) -> None:
     """What systemd does: SIGTERM for the main process and for its children, at once."""
-    old = house.worker(REJOINDER_DRAIN_SECONDS="0.5")
+    old = house.worker(env={"REJOINDER_DRAIN_SECONDS": "0.5"})
     steps = [house.tool("hold_async", 30) for _ in range(3)]
     turns = [house.start(step, {"text": "Done."}) for step in steps]
     for step in steps:
@@ -181,7 +183,7 @@ def test_a_signal_for_every_process_of_a_service_hands_back_all(house: House) ->
 
 def test_a_soft_shutdown_leaves_time_and_then_hands_back(house: House) -> None:
     env = {"REMAP_SIGTERM": "SIGQUIT", "REJOINDER_DRAIN_SECONDS": "60"}
-    old = house.worker("--", "worker.soft_shutdown_timeout=2", **env)
+    old = house.worker("--", "worker.soft_shutdown_timeout=2", env=env)
     short, long = house.tool("hold", 1.0), house.tool("hold_async", 30)
     turns = [house.start(step, {"text": "Done."}) for step in (short, long)]
     for step in (short, long):
@@ -211,7 +213,7 @@ def test_a_rolling_deploy_under_load_loses_and_doubles_nothing(house: House) -> 
     """Three workers, each replaced by a new one, twice, while 60 chats are at work."""
     size = 20 if house.pool == "threads" else 8
     env = {"REJOINDER_DRAIN_SECONDS": "1"}
-    workers = [house.worker(concurrency=size, **env) for _ in range(3)]
+    workers = [house.worker(concurrency=size, env=env) for _ in range(3)]
     add = {"text": "a b c", "pace": 0.1, "calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]}
     done = threading.Event()
     results: list[list[Turn]] = []
@@ -226,7 +228,7 @@ def test_a_rolling_deploy_under_load_loses_and_doubles_nothing(house: House) -> 
         talks = [pool.submit(talk, number) for number in range(60)]
         for _ in range(6):
             leaving = workers.pop(0)
-            workers.append(house.worker(concurrency=size, **env))
+            workers.append(house.worker(concurrency=size, env=env))
             leaving.signal(signal.SIGTERM)
             gone(leaving)
         done.set()
