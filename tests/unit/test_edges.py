@@ -48,7 +48,7 @@ def test_every_way_to_revoke_means_our_turns(
     stopped: list[str] = []
     monkeypatch.setattr(lost, "stop_revoked", lambda ids: stopped.extend(map(str, ids)))
     given: Any = {k: _put(v, wanted) for k, v in arguments.items()}
-    ids_in = {
+    ids_in: Any = {
         "revoke": edges._revoked_ids,
         "terminate": edges._terminated_ids,
         "revoke_by_stamped_headers": edges._stamped_turns,
