@@ -23,7 +23,7 @@ accept_content = ["json"]
 timezone = "UTC"
 enable_utc = True
 
-imports = ("tasks.step", "tasks.front_door", "tasks.sweeping")
+imports = ("tasks.step", "tasks.front_door", "tasks.sweeping", "tasks.edges")
 
 # Two queues: a front-door call (create, send, stop) never waits behind a slow step. A worker serves
 # both unless it is told otherwise with -Q; `make up` and compose run one for control alone.
@@ -59,7 +59,16 @@ broker_transport_options = (
     if _on_redis
     else {}
 )
-result_backend_transport_options = {"global_keyprefix": _prefix}
+result_backend_transport_options = {
+    "global_keyprefix": _prefix,
+    # A result that cannot be stored is stored by the sweep: nobody waits 20 s for Redis.
+    "retry_policy": {
+        "max_retries": 3,
+        "interval_start": 0,
+        "interval_step": 0.2,
+        "interval_max": 0.5,
+    },
+}
 redis_socket_keepalive = True
 redis_backend_health_check_interval = 30
 
@@ -70,6 +79,5 @@ beat_schedule = {
     "rejoinder.sweep": {
         "task": "rejoinder.sweep",
         "schedule": 5.0,
-        "options": {"expires": 5},  # a pile of old sweeps helps nobody
     },
 }

@@ -5,7 +5,7 @@ what matters here is what Postgres does. Clocks are Postgres' own; `statement_ti
 than `clock_timestamp()` wherever an index has to be searched with it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -15,22 +15,23 @@ from sqlalchemy import Engine, Row, TextClause, text
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
-from rejoinder.core.effects import Fence, TurnEnd
-from rejoinder.core.limits import REDISPATCH_FIRST, REDISPATCH_MOST
+from rejoinder.core.effects import Dispatch, Fence, TurnEnd
+from rejoinder.core.limits import REDISPATCH_FIRST, REDISPATCH_MOST, SUSPECT_AT
 from rejoinder.core.messages import TurnState
 from rejoinder.core.parts import load, text_of
 from rejoinder.core.state import Status
 
 _CLAIM = text("""
 UPDATE rejoinder.chats AS c
-   SET status = 'running', lease_id = :lease_id, worker_id = w.id,
+   SET status = 'running', lease_id = :lease_id, worker_id = w.id, step_id = :step_id,
        run_after = NULL, redispatch_at = NULL, dispatches = 0,
        snapshot_version = c.snapshot_version + 1, updated_at = clock_timestamp()
   FROM rejoinder.workers AS w
  WHERE c.id = :chat_id AND c.status = 'pending' AND NOT c.archived
    AND (c.run_after IS NULL OR c.run_after <= clock_timestamp())
+   AND (c.crashes < :suspect_at OR :suspects)
    AND w.id = :worker_id AND w.seen_at > clock_timestamp() - :dead_after
-RETURNING c.history_version, c.snapshot_version, c.turn_id, c.attempt
+RETURNING c.history_version, c.turn_id, c.attempt, c.crashes
 """)
 
 _REGISTER = text("""
@@ -55,8 +56,35 @@ _DEAD = text("""
 SELECT c.id AS chat_id, c.lease_id
   FROM rejoinder.workers AS w JOIN rejoinder.chats AS c ON c.worker_id = w.id
  WHERE w.seen_at <= statement_timestamp() - :dead_after AND c.id <> ALL(CAST(:skip AS uuid[]))
+   AND (c.status = 'running' OR c.lease_id = ANY(CAST(:stopped AS uuid[])))
+   AND (NOT :spare OR pg_postmaster_start_time() <= statement_timestamp() - :dead_after)
  LIMIT :limit
    FOR NO KEY UPDATE OF w, c SKIP LOCKED
+""")
+
+_DEAD_STOPPED = text("""
+SELECT c.id AS chat_id, c.lease_id, c.history_version
+  FROM rejoinder.workers AS w JOIN rejoinder.chats AS c ON c.worker_id = w.id
+ WHERE w.seen_at <= statement_timestamp() - :dead_after AND c.status = 'interrupting'
+ LIMIT :limit
+""")
+
+_BY_STEP = text("""
+SELECT c.id AS chat_id, c.turn_id, c.lease_id, c.history_version
+  FROM rejoinder.chats AS c
+ WHERE c.step_id = ANY(CAST(:ids AS uuid[]))
+""")
+
+_BY_TURN = text("""
+SELECT t.chat_id, t.id AS turn_id, q.id AS queued_id
+  FROM rejoinder.turns AS t
+  LEFT JOIN rejoinder.queued_messages AS q ON q.chat_id = t.chat_id AND q.turn_id = t.id
+ WHERE t.id = ANY(CAST(:ids AS uuid[])) AND t.state IN ('open', 'queued')
+""")
+
+_DUE = text("""
+SELECT count(*) FROM rejoinder.chats AS c
+ WHERE c.status = 'pending' AND (c.run_after IS NULL OR c.run_after <= statement_timestamp())
 """)
 
 _BURY = text("""
@@ -97,12 +125,12 @@ WITH overdue AS (
        FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE rejoinder.chats AS c
-   SET dispatches = c.dispatches + 1,
+   SET dispatches = c.dispatches + 1, step_id = gen_random_uuid(),
        redispatch_at = statement_timestamp()
                      + least(:first * power(2, least(c.dispatches, 16)), :most)
   FROM overdue
  WHERE c.id = overdue.id
-RETURNING c.id AS chat_id, c.turn_id
+RETURNING c.id AS chat_id, c.turn_id, c.step_id
 """)
 
 
@@ -113,7 +141,22 @@ class Claim:
     fence: Fence
     turn_id: UUID
     attempt: int
-    snapshot_version: int
+    crashes: int
+
+    @property
+    def suspect(self) -> bool:
+        """Whether its next crash is its last: it should take nobody along."""
+        return self.crashes >= SUSPECT_AT
+
+
+@dataclass(frozen=True)
+class Step:
+    """A chat, as found by the step that has to do with it."""
+
+    chat_id: UUID
+    turn_id: UUID | None
+    lease_id: UUID | None
+    history_version: int
 
 
 @dataclass(frozen=True)
@@ -126,8 +169,16 @@ class Lease:
     status: Status
 
 
-def claim(engine: Engine, chat_id: UUID, worker_id: UUID, *, dead_after: timedelta) -> Claim | None:
-    """Take a due pending chat, or nothing.
+def claim(  # noqa: PLR0913  # who takes what, as which step
+    engine: Engine,
+    chat_id: UUID,
+    worker_id: UUID,
+    *,
+    dead_after: timedelta,
+    step_id: UUID | None = None,
+    suspects: bool = True,
+) -> Claim | None:
+    """Take a due pending chat, or nothing. Without `suspects`, only one that is not suspect.
 
     One statement in autocommit, so one round trip (besides the pool's ping). Index: chats_pkey.
     Locks that one row, and never waits for another chat. If a transition of this chat is under way,
@@ -143,11 +194,14 @@ def claim(engine: Engine, chat_id: UUID, worker_id: UUID, *, dead_after: timedel
         chat_id=chat_id,
         worker_id=worker_id,
         lease_id=lease_id,
+        step_id=step_id or uuid7(),
         dead_after=dead_after,
+        suspect_at=SUSPECT_AT,
+        suspects=suspects,
     )
     for row in rows:
         fence = Fence(chat_id, lease_id, row.history_version)
-        return Claim(fence, row.turn_id, row.attempt, row.snapshot_version)
+        return Claim(fence, row.turn_id, row.attempt, row.crashes)
     return None
 
 
@@ -182,18 +236,57 @@ def retire_worker(engine: Engine, worker_id: UUID) -> None:
 
 
 def dead_owners(
-    tx: Session, *, dead_after: timedelta, limit: int = 100, skip: Sequence[UUID] = ()
+    tx: Session,
+    *,
+    dead_after: timedelta,
+    stopped: Iterable[UUID] = (),
+    spare: bool = False,
+    limit: int = 100,
+    skip: Sequence[UUID] = (),
 ) -> list[tuple[UUID, UUID]]:
     """Chats (and leases) whose owner has been silent for too long; locked for this transaction.
+
+    Chats that are being stopped only if their lease is among `stopped`: what their owner had
+    produced is looked for before (see `dead_stopped`). `spare` everybody for a while after
+    Postgres was started: while it was away nobody's heart could beat.
 
     Reads `workers` (a row per process), then chats_leased. Locks the worker's row too: an owner
     whose heartbeat is under way is skipped, for it lives; one that comes later waits, and finds
     its leases gone. SKIP LOCKED: a process is one sweeper's at a time, and a chat in use is for
     next time. `skip` are chats that could not be moved.
     """
-    given = {"dead_after": dead_after, "limit": limit, "skip": [str(chat) for chat in skip]}
+    given = {
+        "dead_after": dead_after,
+        "spare": spare,
+        "limit": limit,
+        "skip": [str(chat) for chat in skip],
+        "stopped": [str(lease) for lease in stopped],
+    }
     rows = tx.execute(_DEAD, given)
     return [(row.chat_id, row.lease_id) for row in rows]
+
+
+def dead_stopped(
+    engine: Engine, *, dead_after: timedelta, limit: int = 1000
+) -> list[tuple[UUID, UUID, int]]:
+    """Chats, leases and history versions that were to stop when their owner died. No lock."""
+    rows = _at_once(engine, _DEAD_STOPPED, dead_after=dead_after, limit=limit)
+    return [(row.chat_id, row.lease_id, row.history_version) for row in rows]
+
+
+def by_step(engine: Engine, step_ids: Sequence[UUID]) -> list[Step]:
+    """The chats that these steps run, are to run, or have parked. Index: chats_step. No lock."""
+    rows = _at_once(engine, _BY_STEP, ids=[str(step_id) for step_id in step_ids])
+    return [Step(row.chat_id, row.turn_id, row.lease_id, row.history_version) for row in rows]
+
+
+def by_turn(engine: Engine, turn_ids: Sequence[UUID]) -> list[tuple[UUID, UUID, int | None]]:
+    """The chats, turns and queued messages of these turns, as far as they are not over.
+
+    Indexes: turns_pkey, queued_messages_order. No lock.
+    """
+    rows = _at_once(engine, _BY_TURN, ids=[str(turn_id) for turn_id in turn_ids])
+    return [(row.chat_id, row.turn_id, row.queued_id) for row in rows]
 
 
 def announced(engine: Engine, turn_ids: Sequence[UUID]) -> None:
@@ -234,8 +327,13 @@ def expired(tx: Session, *, limit: int = 100, skip: Sequence[UUID] = ()) -> list
     return [row.chat_id for row in tx.execute(_EXPIRED, given)]
 
 
-def redispatch(tx: Session, *, limit: int = 1000) -> list[tuple[UUID, UUID]]:
-    """Pending chats (and turns) whose message is overdue, and when to look again.
+def due(tx: Session) -> int:
+    """How many chats wait for a worker. Index: chats_overdue, all of it; no lock."""
+    return int(tx.execute(_DUE).scalar_one())
+
+
+def redispatch(tx: Session, *, limit: int = 1000) -> list[Dispatch]:
+    """Pending chats whose message is overdue, and when to look again.
 
     Index: chats_overdue, in its own order. SKIP LOCKED, so that it neither waits for a claim nor
     repeats what another sweeper repeats. Gaps double (see `redispatch_gap`), so that a backlog
@@ -244,7 +342,7 @@ def redispatch(tx: Session, *, limit: int = 1000) -> list[tuple[UUID, UUID]]:
     rows = tx.execute(
         _REDISPATCH, {"limit": limit, "first": REDISPATCH_FIRST, "most": REDISPATCH_MOST}
     )
-    return [(row.chat_id, row.turn_id) for row in rows]
+    return [Dispatch(row.chat_id, row.turn_id, row.step_id) for row in rows]
 
 
 def _at_once(engine: Engine, statement: TextClause, **parameters: object) -> Sequence[Row[Any]]:

@@ -18,6 +18,7 @@ from models import claims, machine
 from models.engine import transaction
 from rejoinder.core.effects import Dispatch, Effects, TurnEnd
 from rejoinder.core.errors import Stale
+from rejoinder.core.messages import NewMessage
 
 log = logging.getLogger(__name__)
 
@@ -36,18 +37,40 @@ class Swept:
     failed: list[UUID] = field(default_factory=list)
 
 
-def sweep(engine: Engine, *, dead_after: timedelta, batch: int = 100, most: int = 50) -> Swept:
+def sweep(  # noqa: PLR0913  # all but one are named
+    engine: Engine,
+    *,
+    dead_after: timedelta,
+    rebuild: Callable[[UUID, int], NewMessage | None] = lambda *_: None,
+    spare: bool = False,
+    queued: int = 0,
+    batch: int = 100,
+    most: int = 50,
+) -> Swept:
     """Recover chats of dead owners, expire parked ones, repeat overdue dispatches.
 
     In batches, so that locks are not held for long, and at most so many of them: what is left after
     that is the next sweep's. A chat that cannot be moved is passed over, and then reconciled.
+    `rebuild` finds what the dead owner of a chat that was to stop had produced, given the chat and
+    its history's version; it is asked before any lock is held. `spare`: see `claims.dead_owners`. `queued` is how many messages wait in the broker: no more are repeated than
+    can be missing there.
     """
     swept = Swept()
+    stopped = claims.dead_stopped(engine, dead_after=dead_after)
+    saved = {lease_id: rebuild(chat_id, version) for chat_id, lease_id, version in stopped}
 
     def recover(tx: Session) -> int:
-        found = claims.dead_owners(tx, dead_after=dead_after, limit=batch, skip=swept.failed)
+        found = claims.dead_owners(
+            tx,
+            dead_after=dead_after,
+            stopped=saved,
+            spare=spare,
+            limit=batch,
+            skip=swept.failed,
+        )
         for chat_id, lease_id in found:
-            _apart(tx, swept, chat_id, partial(machine.recover, tx, chat_id, lease_id))
+            again = partial(machine.recover, tx, chat_id, lease_id, partial=saved.get(lease_id))
+            _apart(tx, swept, chat_id, again)
         return len(found)
 
     def expire(tx: Session) -> int:
@@ -57,8 +80,9 @@ def sweep(engine: Engine, *, dead_after: timedelta, batch: int = 100, most: int 
         return len(found)
 
     def redispatch(tx: Session) -> int:
-        found = claims.redispatch(tx, limit=batch)
-        swept.dispatches.extend(Dispatch(chat_id, turn_id) for chat_id, turn_id in found)
+        missing = claims.due(tx) - queued - len(swept.dispatches) if queued else batch
+        found = claims.redispatch(tx, limit=max(0, min(batch, missing)))
+        swept.dispatches.extend(found)
         return len(found)
 
     for work in (recover, expire, redispatch):

@@ -103,6 +103,8 @@ class Chat(Base):
     )
     lease_id: Mapped[UUID | None] = mapped_column(Uuid)
     worker_id: Mapped[UUID | None] = mapped_column(ForeignKey("workers.id"))
+    step_id: Mapped[UUID | None] = mapped_column(Uuid)
+    """The Celery task of the step that runs, that was rung for, or that parked the chat."""
     deadline: Mapped[datetime | None] = mapped_column(Moment)
     last_error: Mapped[Mapping[str, Json] | None] = mapped_column(Content)
     queue_length: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
@@ -150,6 +152,7 @@ class Chat(Base):
         Index("chats_overdue", "redispatch_at", postgresql_where=text("status = 'pending'")),
         Index("chats_leased", "worker_id", postgresql_where=text("worker_id IS NOT NULL")),
         Index("chats_parked", "deadline", postgresql_where=text("deadline IS NOT NULL")),
+        Index("chats_step", "step_id", postgresql_where=text("step_id IS NOT NULL")),
         Index("chats_children", "parent_id", postgresql_where=text("parent_id IS NOT NULL")),
         Index("chats_owner", "owner", "id"),
         Index("chats_tree", "root_id", "id", postgresql_where=text("parent_id IS NOT NULL")),

@@ -152,14 +152,18 @@ class Client:
         chat_id: Id,
         *,
         turn_id: Id | None = None,
+        children: bool = True,
         wait: bool = False,
         timeout: float = 30.0,
     ) -> Status:
         """Stop the turn; what was written stays. With `wait`, until the chat has come to rest.
 
         With `turn_id`, only that turn: a late click does not stop the answer to the next message.
+        Its sub-agents are stopped too, unless `children` is False.
         """
-        answer = self.call("interrupt", requests.Interrupt, chat_id=chat_id, turn_id=turn_id)
+        answer = self.call(
+            "interrupt", requests.Interrupt, chat_id=chat_id, turn_id=turn_id, children=children
+        )
         end = time.monotonic() + timeout
         status = Status(answer["status"])
         while wait and status in BUSY and time.monotonic() < end:

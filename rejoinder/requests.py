@@ -66,6 +66,7 @@ class Interrupt(OneChat):
     """interrupt."""
 
     turn_id: UUID | None = None
+    children: bool = True
 
 
 class SendMessage(OneChat):

@@ -173,14 +173,29 @@ def latest(client: "redis.Redis", name: str) -> str:
     return _text(newest[0][0]) if newest else START
 
 
+def backwards(client: "redis.Redis", name: str, count: int = 200) -> Iterator[StreamEvent]:
+    """Yield what is there, the newest first."""
+    newest = "+"
+    while True:
+        rows: Any = client.xrevrange(name, max=newest, count=count)
+        for identity, fields in rows:
+            yield _event(identity, fields)
+        if len(rows) < count:
+            return
+        newest = f"({_text(rows[-1][0])}"
+
+
 def _events(found: Any) -> Iterator[StreamEvent]:  # RESP2 and RESP3 differ
     entries = found.values() if isinstance(found, dict) else (entry[1] for entry in found)
     for group in entries:
         rows = group[0] if group and isinstance(group[0], list) else group
         for identity, fields in rows:
-            body = fields.get(b"e", fields.get("e"))
-            kind, data = json.loads(body)
-            yield StreamEvent(_text(identity), kind, data)
+            yield _event(identity, fields)
+
+
+def _event(identity: Any, fields: Mapping[Any, Any]) -> StreamEvent:
+    kind, data = json.loads(fields.get(b"e", fields.get("e")))
+    return StreamEvent(_text(identity), kind, data)
 
 
 def _missed(client: "redis.Redis", name: str, cursor: str) -> bool:

@@ -7,18 +7,18 @@ is found again by the sweep, or read from the rows.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from celery import states
-from uuid_utils.compat import uuid7
 
 from models import claims, machine
 from models.engine import transaction
 from rejoinder.core.effects import Dispatch, Effects, TurnEnd
 from rejoinder.core.messages import TurnState
 from rejoinder.results import failed, outcome
-from tasks import app
+from tasks import app, hints
 from tasks.runtime import Runtime
 from tasks.timers import after
 
@@ -33,7 +33,10 @@ def publish(runtime: Runtime, effects: Effects) -> None:
         data = {**event.data, "version": effects.snapshot_version}
         _safely(runtime.events.add, effects.chat_id, event.kind, data)
     for hint in effects.hints:
-        runtime.cancel(hint.lease_id, hint.cause)
+        if hint.worker_id == runtime.worker_id:
+            runtime.cancel(hint.lease_id, hint.cause)
+        else:
+            _safely(hints.send, runtime.redis, runtime.settings.redis_prefix, hint)
     announce(runtime, [(effects.chat_id, end) for end in effects.ended])
     for external_id in effects.abandoned:
         _safely(app.control.revoke, external_id)
@@ -46,13 +49,13 @@ def publish(runtime: Runtime, effects: Effects) -> None:
 def dispatch(to: Dispatch) -> None:
     """Ring for a step, at once or when it is due."""
     if to.delay_seconds > 0:
-        after(to.delay_seconds, lambda: dispatch(Dispatch(to.chat_id, to.turn_id)))
+        after(to.delay_seconds, lambda: dispatch(replace(to, delay_seconds=0.0)))
         return
     _safely(
         app.send_task,
         STEP,
         kwargs={"chat_id": str(to.chat_id)},
-        task_id=str(uuid7()),  # a fresh id per step: Terminate must find the one that runs
+        task_id=str(to.step_id),  # fresh for every step: Terminate must find the one that runs
         ignore_result=True,
         stamped_headers=["turn_id"],
         turn_id=str(to.turn_id),

@@ -4,9 +4,11 @@ Each task checks its arguments, runs one transition, publishes what follows, and
 refusal is a `Rejected` that says what to do; nothing is half-done. Reads return plain values.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from models import machine, reading
@@ -15,13 +17,16 @@ from models.machine import NewChat
 from rejoinder import requests
 from rejoinder.core import parts
 from rejoinder.core.effects import Effects
-from rejoinder.core.errors import Rejected
+from rejoinder.core.errors import Rejected, Unavailable
 from rejoinder.core.parts import ToolResult
 from rejoinder.providers import provider_for
 from tasks import app
 from tasks.dispatch import publish
+from tasks.patience import patiently, went_away
 from tasks.requests import DiscreetRequest
-from tasks.runtime import current
+from tasks.runtime import Runtime, current
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=requests.Request)
 Act = Callable[[Session, R], Any]
@@ -34,7 +39,7 @@ def front_door(name: str, takes: type[R]) -> Callable[[Act[R]], Any]:
         @app.task(
             name=f"rejoinder.{name}",
             Request=DiscreetRequest,
-            throws=(Rejected,),
+            throws=(Rejected, Unavailable),
             typing=False,
             ignore_result=False,
             resultrepr_maxsize=1,  # results hold what users said: logs and Flower show "{, ...}"
@@ -44,8 +49,7 @@ def front_door(name: str, takes: type[R]) -> Callable[[Act[R]], Any]:
                 raise Rejected("Arguments came without names", "send them as keyword arguments")
             request = requests.check(takes, arguments)
             runtime = current()
-            with transaction(runtime.engine) as tx:
-                done = act(tx, request)
+            done = _in_transaction(runtime, act, request)
             if isinstance(done, dict):
                 return done
             for effects in done if isinstance(done, tuple) else (done,):
@@ -56,6 +60,32 @@ def front_door(name: str, takes: type[R]) -> Callable[[Act[R]], Any]:
         return task
 
     return decorate
+
+
+def _in_transaction(runtime: Runtime, act: Act[R], request: R) -> Any:
+    """Run it; if the database goes away, again: with a key, or as long as nothing was committed."""
+    committing = False
+
+    @patiently
+    def run() -> Any:
+        nonlocal committing
+        if committing and not getattr(request, "key", None):
+            raise Unavailable(
+                "The database went away while this was stored; it may or may not have happened",
+                "read the chat again; with a `key`, a request can be repeated safely",
+            )
+        with transaction(runtime.engine) as tx:
+            done = act(tx, request)
+            committing = True
+        return done
+
+    try:
+        return run()
+    except DBAPIError as error:
+        if not went_away(error):
+            raise
+        log.warning("A front-door call failed: %s", error)
+        raise Unavailable("The database does not answer", "try again later") from None
 
 
 def receipt(effects: Effects) -> dict[str, Any]:
@@ -113,9 +143,11 @@ def edit_message(tx: Session, ask: requests.EditMessage) -> Effects:
 
 
 @front_door("interrupt", requests.Interrupt)
-def interrupt(tx: Session, ask: requests.Interrupt) -> Effects:
-    """Stop the turn (or only the one that is named); what was written stays."""
-    return machine.interrupt(tx, ask.chat_id, turn_id=ask.turn_id)
+def interrupt(tx: Session, ask: requests.Interrupt) -> tuple[Effects, ...]:
+    """Stop the turn (or only the one that is named), and the chat's children's."""
+    if ask.children:
+        return machine.interrupt_tree(tx, ask.chat_id, turn_id=ask.turn_id)
+    return (machine.interrupt(tx, ask.chat_id, turn_id=ask.turn_id),)
 
 
 @front_door("promote_queued", requests.QueuedMessage)

@@ -91,11 +91,11 @@ def _ask(held: Held, provider: Provider, request: ModelRequest) -> Reply:
         so_far.add(item)
         preview.add(item)
 
-    settings = held.runtime.settings
-    limits = (settings.silence_seconds, settings.step_seconds)
+    silence = held.runtime.settings.silence_seconds
+    stream = provider.stream(request)
     try:
         return held.runtime.run(
-            partial(_consume, provider.stream(request), held.cancellation, see, limits)
+            partial(_consume, stream, held.cancellation, see, silence), held.cancellation
         )
     finally:
         if kept := so_far.parts():
@@ -107,10 +107,9 @@ async def _consume(
     stream: AsyncIterator[StreamItem | Progress],
     cancellation: Cancellation,
     see: Callable[[StreamItem], None],
-    limits: tuple[float, float],
+    silence: float,
 ) -> Reply:
     """Read the stream to its end. A complete answer wins over a cancellation that came with it."""
-    silence, longest = limits
     loop = asyncio.get_running_loop()
     reply: Reply | None = None
     with anyio.CancelScope() as scope:
@@ -119,7 +118,6 @@ async def _consume(
             loop.call_soon_threadsafe(scope.cancel)
 
         forget = cancellation.on_cancel(stop)
-        timer = loop.call_later(longest, cancellation.cancel, Cause.DEADLINE)
         try:
             async with aclosing(with_silence_limit(stream, silence)) as items:
                 async for item in items:
@@ -127,7 +125,6 @@ async def _consume(
                     if isinstance(item, Reply):
                         reply = item
         finally:
-            timer.cancel()
             forget()
     if reply is not None:
         return reply

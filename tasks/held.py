@@ -9,10 +9,6 @@ step and hands the chat back.
 from collections.abc import Callable
 from uuid import UUID
 
-from psycopg2.errors import LockNotAvailable
-from sqlalchemy.exc import DBAPIError
-from tenacity import retry, retry_if_exception, stop_after_delay, wait_exponential_jitter
-
 from models import machine, snapshot
 from models.claims import Claim
 from models.engine import transaction
@@ -21,16 +17,8 @@ from rejoinder.core.effects import Effects
 from rejoinder.core.messages import NewMessage
 from rejoinder.core.parts import ToolResult
 from tasks.dispatch import publish
+from tasks.patience import patiently
 from tasks.runtime import Runtime
-
-DATABASE_PATIENCE_SECONDS = 20
-"""How long a write waits for a database that restarts; longer, and the sweep takes over."""
-
-
-def _went_away(error: BaseException) -> bool:
-    return isinstance(error, DBAPIError) and (
-        error.connection_invalidated or isinstance(error.orig, LockNotAvailable)
-    )
 
 
 class Held:
@@ -46,23 +34,21 @@ class Held:
         self.partial: NewMessage | None = None
         self.results: list[ToolResult] = []
         self.untouched: tuple[str, ...] = ()
+        self.left = False
+        """The step has begun to end: what comes now comes too late."""
 
     @property
     def chat_id(self) -> UUID:
         """The chat."""
         return self.fence.chat_id
 
+    @patiently
     def load(self) -> snapshot.Loaded:
         """Read what the step needs."""
         with transaction(self.runtime.engine) as tx:
             return snapshot.load(tx, self.chat_id, self.turn_id)
 
-    @retry(
-        retry=retry_if_exception(_went_away),
-        wait=wait_exponential_jitter(initial=0.1, max=2),
-        stop=stop_after_delay(DATABASE_PATIENCE_SECONDS),
-        reraise=True,
-    )
+    @patiently
     def write(
         self, transition: Callable[..., Effects], *args: object, **options: object
     ) -> Effects:

@@ -1,20 +1,25 @@
-"""What Celery shows of our tasks: ids, never content.
+"""How Celery sees our tasks: what it shows of them, and what it does when they are to stop.
 
-Task arguments appear in the worker's log, in task events, in `celery inspect` and in Flower. A
-front-door call carries a user's words, and a foreign app sends it with Celery's default
-representation of them. This `Request` class, used by all our tasks, replaces those representations
-as soon as the message arrives.
+Celery makes one of these in the worker's main process for every message, on every pool. They show
+ids, never content: arguments appear in logs, events, `celery inspect` and Flower, and a front-door
+call carries a user's words. And they never kill: where Celery would end a process (or, on threads,
+fail), a step is asked to stop instead, with the right cause.
 """
 
 from typing import Any
 
+from billiard.common import TERM_SIGNAME
+from billiard.exceptions import WorkerLostError
+from celery.platforms import signals
 from celery.worker.request import Request
+from celery.worker.state import task_ready
 
 from rejoinder.discreet import shown
+from tasks import lost, stopping
 
 
 class DiscreetRequest(Request):  # type: ignore[misc]  # Celery has no types
-    """A request that does not tell what users say."""
+    """A request that does not tell what users say, and that no signal tears apart."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         """Replace the sender's representations."""
@@ -23,8 +28,73 @@ class DiscreetRequest(Request):  # type: ignore[misc]  # Celery has no types
         self._kwargsrepr = shown(self._kwargs)
         self._request_dict["argsrepr"] = self._argsrepr
         self._request_dict["kwargsrepr"] = self._kwargsrepr
+        self._answer = [True]
 
     def info(self, safe: bool = False) -> dict[str, Any]:  # noqa: ARG002, FBT001, FBT002
         """Describe the request for `celery inspect`."""
         described: dict[str, Any] = super().info(safe=True)
         return described
+
+    def acknowledge(self) -> None:
+        """Acknowledge, once: a revocation and the task's end may come at the same moment.
+
+        Celery looks and then acts, in two threads; a second acknowledgement would end the worker.
+        """
+        if self._answers():
+            super().acknowledge()
+
+    def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002  # Celery's own
+        """Reject, once."""
+        if self._answers():
+            super().reject(requeue=requeue)
+
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        """Let it finish: it takes milliseconds, and its caller waits for the answer."""
+
+    def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002
+        """Cold shutdown: the whole worker goes now.
+
+        Celery cancels also when the connection to the broker is lost, if it is configured to. The
+        lease is what counts: the task goes on, and the message's repetition finds it at work.
+        """
+        if not self._app.conf.worker_cancel_long_running_tasks_on_connection_loss:
+            stopping.this.begin(now=True)
+
+    def _answers(self) -> bool:
+        try:
+            return self._answer.pop()  # atomic
+        except IndexError:
+            return False
+
+
+class StepRequest(DiscreetRequest):
+    """A step: revoked, it is interrupted; lost with its process, its chat is recovered."""
+
+    def terminate(self, pool: Any, signal: Any = None) -> None:  # noqa: ARG002
+        """Stop the turn, whatever the signal: `task_revoked` says so to `edges.py`."""
+        if not self._already_revoked:
+            self._announce_revoked(
+                "terminated", True, signals.signum(signal or TERM_SIGNAME), False
+            )  # noqa: FBT003
+
+    def on_success(self, failed__retval__runtime: Any, **options: Any) -> None:
+        """Say that it succeeded, unless it was said already that it was revoked."""
+        failed, *_ = failed__retval__runtime
+        if self._already_revoked and not failed:
+            task_ready(self)
+            self.acknowledge()
+            return
+        super().on_success(failed__retval__runtime, **options)
+
+    def on_failure(self, exc_info: Any, *args: Any, **options: Any) -> Any:
+        """If its process is gone, let the chat go on elsewhere."""
+        error = getattr(exc_info.exception, "exc", exc_info.exception)
+        if isinstance(error, WorkerLostError | SystemExit | KeyboardInterrupt):
+            lost.recover_step(self.id)
+        return super().on_failure(exc_info, *args, **options)
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # Celery's own
+        """If a time limit of Celery's killed its process, the same."""
+        super().on_timeout(soft, timeout)
+        if not soft:
+            lost.recover_step(self.id)

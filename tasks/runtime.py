@@ -3,14 +3,17 @@
 Made on first use in each process and never inherited across a fork. Pool threads run their step's
 asynchronous part on the one event loop here, so that a process has one provider client, however
 many chats it runs. The heartbeat thread keeps this process' row alive and cancels steps whose lease
-is gone or whose chat is to stop.
+is gone, whose chat is to stop, or whose time is up. When the worker goes (`stopping.py`), steps
+that do not finish in time are cancelled, and so handed back.
 """
 
+import atexit
 import logging
 import os
 import socket
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -33,10 +36,19 @@ from rejoinder.core.settings import Settings
 from rejoinder.core.state import Status
 from rejoinder.streams import EventWriter
 from rejoinder.tools import Registry, default_registry
+from tasks import hints, stopping
+from tasks.timers import after
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+HEED_SECONDS = 5.0
+"""How long a cancelled step may take to let go of what it does."""
+AGAIN_SECONDS = 1.0
+"""How soon a heartbeat that failed is tried again."""
+MAX_EARLY = 1000
+"""Hints that are kept for steps that may be about to begin."""
 
 
 @dataclass
@@ -66,19 +78,42 @@ class Runtime:
         self.worker_id = uuid7()
         self.tools: Registry = default_registry
         self.tools.load_modules(settings.tools)
+        self.suspects = threading.Lock()
+        """Held by the one suspect chat that this process runs, or while it looks for one."""
         self._steps: dict[UUID, Running] = {}
+        self._early: OrderedDict[UUID, Cause] = OrderedDict()
         self._orphans: set[UUID] = set()
         self._portal_lock = threading.Lock()
         self._portal: BlockingPortal | None = None
         self._loop: AbstractContextManager[BlockingPortal] | None = None
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-        self._stopping = threading.Event()
+        self._look = threading.Event()
+        self._closed = False
+        channel = hints.channel_of(settings.redis_prefix, self.worker_id)
+        self._hints = hints.Listener(self.redis, channel, self.cancel, self._look.set)
 
     def start(self) -> None:
-        """Announce this process and begin to beat."""
+        """Announce this process, begin to beat and to listen."""
         name = f"{socket.gethostname()}:{os.getpid()}"
         claims.register_worker(self.engine, self.worker_id, name)
         self._heart.start()
+        self._hints.start()
+        stopping.this.on(self._drain, lambda: self.cancel_all(Cause.SHUTDOWN))
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Say goodbye: the last events go out, and the row of this process is removed."""
+        if self._closed:
+            return
+        self._closed = True
+        self._look.set()
+        self._hints.close()
+        self.events.close()
+        try:
+            claims.retire_worker(self.engine, self.worker_id)
+        except SQLAlchemyError as error:
+            log.info("The row of this process stays for the sweep: %s", error)
+        self.engine.dispose()
 
     @property
     def portal(self) -> BlockingPortal:
@@ -90,10 +125,12 @@ class Runtime:
                 self._portal = self._loop.__enter__()
             return self._portal
 
-    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+    def run(self, work: Callable[[], Awaitable[T]], cancellation: Cancellation) -> T:
         """Run something on the event loop, from a pool thread, and wait for it.
 
-        A `Cancelled` must not leave the loop's task: as a BaseException it would end the loop.
+        A `Cancelled` must not leave the loop's task: as a BaseException it would end the loop. What
+        does not heed its cancellation is left behind after a while: a tool that blocks the loop, or
+        swallows the cancellation, must not keep a worker from going.
         """
 
         async def guarded() -> T | Cancelled:
@@ -102,7 +139,16 @@ class Runtime:
             except Cancelled as stop:
                 return stop
 
-        done = self.portal.call(guarded)
+        ended = threading.Event()
+        future = self.portal.start_task_soon(guarded)
+        future.add_done_callback(lambda _: ended.set())
+        forget = cancellation.on_cancel(lambda _: after(HEED_SECONDS, ended.set))
+        ended.wait()
+        forget()
+        if not future.done():
+            log.warning("A step was left behind: it did not heed its cancellation")
+            cancellation.raise_if_cancelled()
+        done = future.result()
         if isinstance(done, Cancelled):
             raise done
         return done
@@ -113,24 +159,58 @@ class Runtime:
         step = Running(chat_id, lease_id, time.monotonic())
         self._steps[lease_id] = step
         try:
+            if (early := self._early.pop(lease_id, None)) is not None:
+                step.cancellation.cancel(early)
+            if stopping.this.asked:  # the claim and the news came together
+                step.cancellation.cancel(Cause.SHUTDOWN)
             yield step
         finally:
             del self._steps[lease_id]
 
+    @property
+    def busy(self) -> bool:
+        """Whether a step is at work here."""
+        return bool(self._steps)
+
     def cancel(self, lease_id: UUID, cause: Cause) -> None:
-        """Cancel the step that holds this lease, if it runs here."""
-        step = self._steps.get(lease_id)
-        if step is not None:
+        """Cancel the step that holds this lease, if it runs here, or as soon as it does."""
+        self._early[lease_id] = cause  # the claim's answer may still be on its way
+        if (step := self._steps.get(lease_id)) is not None:
+            self._early.pop(lease_id, None)
+            step.cancellation.cancel(cause)
+        elif len(self._early) > MAX_EARLY:
+            self._early.popitem(last=False)
+
+    def cancel_all(self, cause: Cause) -> None:
+        """Cancel every step of this process."""
+        for step in [*self._steps.values()]:
             step.cancellation.cancel(cause)
 
-    def _beat(self) -> None:
-        while not self._stopping.wait(self.settings.heartbeat_seconds):
-            try:
-                self.beat_once()
-            except SQLAlchemyError as error:
-                log.warning("Heartbeat failed, and is tried again: %s", error)
+    def _drain(self) -> None:
+        after(self.settings.drain_seconds, lambda: self.cancel_all(Cause.SHUTDOWN))
 
-    def beat_once(self) -> None:
+    def _beat(self) -> None:
+        pause = self.settings.heartbeat_seconds
+        while True:
+            early = self._look.wait(pause)
+            self._look.clear()
+            if self._closed:
+                return
+            pause = self.settings.heartbeat_seconds
+            try:
+                self._check_deadlines()
+                self.beat_once(regular=not early)
+            except Exception as error:  # noqa: BLE001  # a heart that stops is taken for dead
+                log.warning("Heartbeat failed, and is tried again: %s", error)
+                pause = min(pause, AGAIN_SECONDS)
+
+    def _check_deadlines(self) -> None:
+        latest = time.monotonic() - self.settings.step_seconds
+        for step in [*self._steps.values()]:
+            if step.since < latest:
+                step.cancellation.cancel(Cause.DEADLINE)
+
+    def beat_once(self, *, regular: bool = True) -> None:
         """Say that this process lives; cancel what it should no longer do."""
         known = [*self._steps.values()]  # before the statement: a later claim is not in its answer
         leases = claims.heartbeat(self.engine, self.worker_id)
@@ -138,7 +218,8 @@ class Runtime:
             claims.register_worker(self.engine, self.worker_id, socket.gethostname())
             leases = []
         held = {lease.lease_id: lease for lease in leases}
-        self._hand_back_orphans(held)
+        if regular:
+            self._hand_back_orphans(held)
         for step in known:
             lease = held.get(step.lease_id)
             if lease is None:
@@ -167,17 +248,35 @@ class Runtime:
 
 
 _current: Runtime | None = None
-_owner: int | None = None
 _lock = threading.Lock()
+_inherited: list[Runtime] = []
+"""What a fork copied. Kept, and never used: to let go of it could close the parent's sockets."""
 
 
 def current() -> Runtime:
-    """This process' runtime; a forked child gets its own."""
-    global _current, _owner
-    if _current is None or _owner != os.getpid():
+    """This process' runtime; made when it is first asked for."""
+    global _current
+    if _current is None:
         with _lock:
-            if _current is None or _owner != os.getpid():
+            if _current is None:
                 runtime = Runtime(Settings.load(os.environ))
                 runtime.start()
-                _current, _owner = runtime, os.getpid()
+                _current = runtime
     return _current
+
+
+def existing() -> Runtime | None:
+    """This process' runtime, if it has one."""
+    return _current
+
+
+def _forget_the_parents() -> None:
+    global _current, _lock
+    _lock = threading.Lock()  # somebody may have held it at the moment of the fork
+    if _current is not None:
+        atexit.unregister(_current.close)
+        _inherited.append(_current)
+        _current = None
+
+
+os.register_at_fork(after_in_child=_forget_the_parents)

@@ -6,10 +6,10 @@ of precedence that ARCHITECTURE.md gives. What to do is in `generate.py` and `us
 """
 
 import logging
-from typing import assert_never
+from typing import Any, assert_never
 from uuid import UUID
 
-from models import claims, machine, snapshot
+from models import machine, snapshot
 from rejoinder.core.cancellation import Cancelled
 from rejoinder.core.decide import (
     Action,
@@ -28,11 +28,12 @@ from rejoinder.core.messages import Failure, NewMessage, Role, Visibility
 from rejoinder.core.parts import Text
 from rejoinder.providers.errors import ProviderError
 from rejoinder.retry import delay, may_retry, retry_state
-from tasks import app
+from tasks import app, stopping
+from tasks.claiming import claiming, ring_again
 from tasks.dispatch import STEP
 from tasks.generate import generate
 from tasks.held import Held
-from tasks.requests import DiscreetRequest
+from tasks.requests import StepRequest
 from tasks.runtime import current
 from tasks.use_tools import park, run_tools
 
@@ -42,27 +43,30 @@ DEADLINE = Failure("timeout", "The step took too long and was stopped.", retryab
 BROKEN = Failure("generic", "Something went wrong inside Rejoinder. The log has the details.")
 
 
-@app.task(name=STEP, ignore_result=True, Request=DiscreetRequest)
-def step(chat_id: str) -> None:
+@app.task(bind=True, name=STEP, ignore_result=True, Request=StepRequest)
+def step(self: Any, chat_id: str) -> None:
     """Take a chat one step further, if it is there to be taken."""
+    if stopping.this.asked:
+        ring_again(self.request, chat_id)
+        return
     runtime = current()
-    claim = claims.claim(
-        runtime.engine, UUID(chat_id), runtime.worker_id, dead_after=runtime.dead_after
-    )
-    if claim is None:
-        return  # a repeated, late or early message: somebody else has it, or nobody should
-    runtime.events.add(claim.fence.chat_id, "status", {"status": "running"}, now=False)
-    with runtime.running(claim.fence.chat_id, claim.fence.lease_id) as running:
-        work(Held(runtime, claim, running.cancellation))
+    with claiming(runtime, UUID(chat_id), UUID(self.request.id)) as claim:
+        if claim is None:
+            return  # a repeated, late or early message: somebody else has it, or nobody should
+        runtime.events.add(claim.fence.chat_id, "status", {"status": "running"}, now=False)
+        with runtime.running(claim.fence.chat_id, claim.fence.lease_id) as running:
+            work(Held(runtime, claim, running.cancellation))
 
 
 def work(held: Held) -> None:
     """Do what there is to do; whatever comes of it, leave the chat in the right status."""
     try:
         try:
+            held.cancellation.raise_if_cancelled()
             loaded = held.load()
             act(held, loaded, decide(loaded.snapshot, Policy(held.runtime.settings.max_steps)))
         except Cancelled as stop:
+            held.left = True
             end(held, stop.cause)
         except ProviderError as error:
             again_or_fail(held, error)
@@ -128,6 +132,7 @@ def again_or_fail(held: Held, error: ProviderError) -> None:
             delay_seconds=wait,
             retry_state=retry_state(error.failure, wait),
             results=held.results,
+            untouched=held.untouched,
         )
     else:
-        held.write(machine.fail, error.failure)
+        held.write(machine.fail, error.failure, results=held.results, untouched=held.untouched)

@@ -1,25 +1,56 @@
 """The sweep, on beat and at every worker's start."""
 
+import threading
+import time
+from functools import partial
+
 from celery.signals import worker_ready
 
 from models.sweep import sweep
 from tasks import app
+from tasks.broker import waiting_steps
 from tasks.dispatch import announce, dispatch_all, publish
+from tasks.lost import rebuild
 from tasks.requests import DiscreetRequest
 from tasks.runtime import current
+
+NOT_AGAIN_WITHIN = 0.4
+"""Seconds. After an outage hundreds of sweeps wait in the queue, and one is enough. (A message that
+expires would be no help: whether it has is judged by the worker's clock, which may be wrong.)"""
+
+_last = -NOT_AGAIN_WITHIN
+_lock = threading.Lock()
 
 
 @app.task(name="rejoinder.sweep", ignore_result=True, Request=DiscreetRequest)
 def sweep_chats() -> None:
     """Move whoever cannot move by itself."""
+    if not _is_time():
+        return
     runtime = current()
-    swept = sweep(runtime.engine, dead_after=runtime.dead_after)
+    swept = sweep(
+        runtime.engine,
+        dead_after=runtime.dead_after,
+        rebuild=partial(rebuild, runtime),
+        spare=True,
+        queued=waiting_steps(),
+    )
     for effects in swept.effects:
         publish(runtime, effects)
     dispatch_all(swept.dispatches)
     announce(runtime, swept.ended)
 
 
+def _is_time() -> bool:
+    global _last
+    with _lock:
+        now = time.monotonic()
+        if now - _last < NOT_AGAIN_WITHIN:
+            return False
+        _last = now
+        return True
+
+
 @worker_ready.connect
 def _sweep_at_start(**_: object) -> None:
-    app.send_task("rejoinder.sweep", ignore_result=True, expires=60)
+    app.send_task("rejoinder.sweep", ignore_result=True)

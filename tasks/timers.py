@@ -6,10 +6,13 @@ caught by the sweep.
 
 import heapq
 import itertools
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 SLACK_SECONDS = 0.05
 """A little late rather than a little early: Postgres' clock decides whether a chat is due."""
@@ -17,7 +20,7 @@ SLACK_SECONDS = 0.05
 _lock = threading.Condition()
 _waiting: list[tuple[float, int, Callable[[], None]]] = []
 _numbers = itertools.count()
-_threads: dict[int, threading.Thread] = {}
+_thread: threading.Thread | None = None
 
 
 def after(seconds: float, act: Callable[[], None]) -> None:
@@ -29,11 +32,18 @@ def after(seconds: float, act: Callable[[], None]) -> None:
 
 
 def _ensure_thread() -> None:
-    if os.getpid() not in _threads:
-        _threads.clear()
-        thread = threading.Thread(target=_run, name="timers", daemon=True)
-        _threads[os.getpid()] = thread
-        thread.start()
+    global _thread
+    if _thread is None:
+        _thread = threading.Thread(target=_run, name="timers", daemon=True)
+        _thread.start()
+
+
+def _forget_the_parents() -> None:
+    global _lock, _waiting, _thread
+    _lock, _waiting, _thread = threading.Condition(), [], None
+
+
+os.register_at_fork(after_in_child=_forget_the_parents)
 
 
 def _run() -> None:
@@ -42,4 +52,7 @@ def _run() -> None:
             while not _waiting or _waiting[0][0] > time.monotonic():
                 _lock.wait(_waiting[0][0] - time.monotonic() if _waiting else None)
             _, _, act = heapq.heappop(_waiting)
-        act()
+        try:
+            act()
+        except Exception:
+            log.exception("What was to be done at this moment failed; the sweep will see to it")

@@ -68,6 +68,8 @@ def _run(held: Held, loaded: Loaded, calls: Sequence[ToolCall]) -> None:
     provider, model = provider_for(loaded.model or runtime.settings.model)
 
     def finished(result: ToolResult) -> None:
+        if held.left:
+            return  # too late: the step has ended without it
         held.results.append(result)
         held.tell("tool", call_id=result.call_id, state="finished", is_error=result.is_error)
 
@@ -93,7 +95,8 @@ def _run(held: Held, loaded: Loaded, calls: Sequence[ToolCall]) -> None:
             default_timeout=runtime.settings.tool_seconds,
             context_limit=provider.profile(model).context_limit,
             on_result=finished,
-        )
+        ),
+        held.cancellation,
     )
     if ran.cause is not None:
         held.untouched = ran.untouched

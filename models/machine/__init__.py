@@ -32,7 +32,7 @@ from models.machine.by_worker import (
     store_compaction,
 )
 from models.machine.reconcile import reconcile
-from models.machine.trees import archive, unarchive
+from models.machine.trees import archive, interrupt_tree, unarchive
 
 __all__ = [
     "NewChat",
@@ -46,6 +46,7 @@ __all__ = [
     "finish_interrupt",
     "finish_turn",
     "interrupt",
+    "interrupt_tree",
     "promote_queued",
     "reconcile",
     "record",

@@ -120,10 +120,11 @@ def retry_later(
     delay_seconds: float,
     retry_state: Mapping[str, Json],
     results: Iterable[ToolResult] = (),
+    untouched: Iterable[str] = (),
 ) -> Effects:
     """retry_later: running → pending, not before the delay has passed; attempt + 1."""
     change = begin(tx, fence.chat_id, Transition.RETRY_LATER, fence=fence)
-    _answer(change, results)
+    _answer(change, results, untouched)
     change.chat.attempt += 1
     change.chat.retry_state = dict(retry_state)
     run_after = after(change.now, delay_seconds)
@@ -172,14 +173,20 @@ def sleep(
     return change.effects()
 
 
-def fail(
-    tx: Session, fence: Fence, failure: Failure, *, message: NewMessage | None = None
+def fail(  # noqa: PLR0913  # all but three are named
+    tx: Session,
+    fence: Fence,
+    failure: Failure,
+    *,
+    message: NewMessage | None = None,
+    results: Iterable[ToolResult] = (),
+    untouched: Iterable[str] = (),
 ) -> Effects:
     """fail: running → error; the queue stays, open calls stay open for a retry."""
     change = begin(tx, fence.chat_id, Transition.FAIL, fence=fence)
     if message is not None:
         _record(change, message, {}, ())
-    _answer(change)
+    _answer(change, results, untouched)
     history.end_turn(change, TurnState.FAILED, failure=failure)
     change.to(Status.ERROR, failure=failure)
     return change.effects()

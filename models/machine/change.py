@@ -10,6 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
+from uuid_utils.compat import uuid7
 
 from models.tables import Chat
 from rejoinder.core.effects import (
@@ -23,7 +24,7 @@ from rejoinder.core.effects import (
     TurnEnd,
 )
 from rejoinder.core.errors import Refused, Rejected, Stale, StopRequested
-from rejoinder.core.limits import redispatch_gap
+from rejoinder.core.limits import DUE_GAP, redispatch_gap
 from rejoinder.core.messages import Failure
 from rejoinder.core.state import AT_REST, LEASED, TABLE, Actor, Status, Transition, targets
 
@@ -70,11 +71,12 @@ class Change:
         if status not in LEASED:
             chat.lease_id = chat.worker_id = None
         if status in AT_REST:
-            chat.turn_id = None
+            chat.turn_id = chat.step_id = None
             chat.attempt, chat.retry_state = 0, None
         if status is Status.PENDING:
+            chat.step_id = uuid7()  # known before anybody rings: it can be revoked from now on
             chat.dispatches = 1
-            chat.redispatch_at = (run_after or self.now) + redispatch_gap(1)
+            chat.redispatch_at = run_after + DUE_GAP if run_after else self.now + redispatch_gap(1)
         else:
             chat.dispatches = 0
             chat.redispatch_at = None
@@ -134,8 +136,8 @@ class Change:
             message_ids=tuple(self.message_ids),
             queued_id=queued_id,
             fence=Fence(chat.id, chat.lease_id, chat.history_version) if chat.lease_id else None,
-            dispatch=Dispatch(chat.id, chat.turn_id, self._delay())
-            if runnable and chat.turn_id
+            dispatch=Dispatch(chat.id, chat.turn_id, chat.step_id, self._delay())
+            if runnable and chat.turn_id and chat.step_id
             else None,
             events=tuple(self.events),
             hints=tuple(self.hints),

@@ -1,15 +1,16 @@
-"""Archive and unarchive: a chat tree, all of it or nothing.
+"""What concerns a chat and those below it: archive, unarchive, stop. All of it or nothing.
 
 The root is locked first, then its descendants; a child is born under the root's lock too. So
-nobody can slip a new or newly busy chat into a tree that is being archived, and two operations on
-one tree never wait for each other in a circle.
+nobody can slip a new or newly busy chat into a tree that is being archived or stopped, and two
+operations on one tree never wait for each other in a circle.
 """
 
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from models.machine.by_app import interrupt
 from models.machine.change import Change, begin
 from models.tables import Chat
 from rejoinder.core.effects import Effects, Event, EventKind
@@ -25,6 +26,30 @@ def archive(tx: Session, chat_id: UUID) -> tuple[Effects, ...]:
 def unarchive(tx: Session, chat_id: UUID) -> tuple[Effects, ...]:
     """unarchive: the whole tree; no change if it is not archived."""
     return _set_archived(tx, chat_id, Transition.UNARCHIVE, archived=False)
+
+
+def interrupt_tree(
+    tx: Session, chat_id: UUID, *, turn_id: UUID | None = None
+) -> tuple[Effects, ...]:
+    """interrupt: the chat, and every chat below it that is busy. The chat's own effects first."""
+    root_id = tx.scalars(select(Chat.root_id).where(Chat.id == chat_id)).one_or_none()
+    if root_id not in (None, chat_id):
+        tx.execute(select(Chat.id).where(Chat.id == root_id).with_for_update(key_share=True))
+    own = interrupt(tx, chat_id, turn_id=turn_id)
+    if turn_id is not None and not own.changed:
+        return (own,)  # that turn is over: those below work for another one
+    below = tx.scalars(_BELOW, {"top": chat_id}).all()
+    return (own, *(interrupt(tx, child_id) for child_id in below))
+
+
+_BELOW = text("""
+WITH RECURSIVE below AS (
+    SELECT c.id, c.status FROM rejoinder.chats AS c WHERE c.parent_id = :top
+    UNION ALL
+    SELECT c.id, c.status FROM below JOIN rejoinder.chats AS c ON c.parent_id = below.id
+)
+SELECT id FROM below WHERE status NOT IN ('waiting', 'error') ORDER BY id
+""")
 
 
 def _set_archived(

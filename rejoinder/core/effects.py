@@ -63,6 +63,8 @@ class Dispatch:
 
     chat_id: UUID
     turn_id: UUID
+    step_id: UUID
+    """The id of the message, which is the Celery task's: it stands in the row, too."""
     delay_seconds: float = 0.0
 
 

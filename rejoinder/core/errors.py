@@ -29,3 +29,7 @@ class Stale(Refused):
 
 class StopRequested(Refused):
     """The worker still owns the chat, but a stop was asked for: call `finish_interrupt`."""
+
+
+class Unavailable(Refused):
+    """A server that is needed does not answer at the moment; `advice` says whether to repeat."""

@@ -8,12 +8,20 @@ MAX_QUEUED = 20
 MAX_CRASHES = 3
 """Workers a chat may take down in a row before it is the suspect."""
 
+SUSPECT_AT = MAX_CRASHES - 1
+"""From here on a chat is suspect: one process runs at most one of them at a time, so that the one
+that kills its workers takes no other suspect along, and those are cleared."""
+
 LOCK_TIMEOUT_MS = 10_000
 """Longest wait for a chat's lock. Transitions take milliseconds: beyond this somebody hangs."""
 
 IDLE_IN_TRANSACTION_MS = 5_000
 """After this Postgres ends a transaction whose process stopped talking, and frees its locks: well
 before those who wait for them give up."""
+
+DUE_GAP = timedelta(seconds=2)
+"""How long after its moment a waiting retry counts as forgotten: the process that kept the time is
+gone. Short, because the message is not in any queue yet."""
 
 REDISPATCH_FIRST = timedelta(seconds=10)
 REDISPATCH_MOST = timedelta(minutes=5)

@@ -34,6 +34,12 @@ class Settings:
     max_steps: int = _set(1200, "steps of one turn, before it is stopped with a notice")
     heartbeat_seconds: float = _set(5.0, "how often a worker process says that it lives")
     dead_after_seconds: float = _set(15.0, "silence after which a worker process counts as dead")
+    drain_seconds: float = _set(
+        10.0, "how long steps may go on when their worker is to end; then they are handed back"
+    )
+    green_pools: str = _set(
+        "", "`allow` lets a worker start on gevent or eventlet; see docs/stopping.md"
+    )
     silence_seconds: float = _set(600.0, "silence in a model's stream that counts as a failure")
     step_seconds: float = _set(900.0, "how long one step may take")
     tool_seconds: float = _set(300.0, "how long one tool call may take, if it does not say")

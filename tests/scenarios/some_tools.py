@@ -1,5 +1,12 @@
 """Tools for scenarios."""
 
+import os
+import signal
+import time
+from pathlib import Path
+
+import anyio
+
 from rejoinder.tools import tool
 
 
@@ -17,3 +24,47 @@ def explode(reason: str) -> str:
 def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
+
+
+@tool(timeout=60)
+def hold(seconds: float, note: str) -> str:
+    """Block a thread; not to be repeated.
+
+    Args:
+        seconds: for how long.
+        note: where to note that it began and ended.
+    """
+    _note(note, "begin")
+    time.sleep(seconds)
+    _note(note, "end")
+    return "held"
+
+
+@tool(idempotent=True, timeout=60)
+async def hold_async(seconds: float, note: str) -> str:
+    """Wait; may be repeated.
+
+    Args:
+        seconds: for how long.
+        note: where to note that it began and ended.
+    """
+    _note(note, "begin")
+    await anyio.sleep(seconds if _noted(note) == 1 else 0)
+    _note(note, "end")
+    return "held"
+
+
+@tool
+def kill_worker() -> str:
+    """Kill the process that runs this tool."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "still here"
+
+
+def _note(path: str, word: str) -> None:
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(f"{word}\n")
+
+
+def _noted(path: str) -> int:
+    return Path(path).read_text(encoding="utf-8").count("begin")

@@ -29,6 +29,7 @@ REASONS = {
     "The worker stopped": "unknown",
 }
 GAP = timedelta(seconds=10)
+DUE_GAP = timedelta(seconds=2)
 SLACK = timedelta(seconds=5)
 UNTOUCHED = ("owner", "parent_id", "root_id", "labels", "model", "options", "created_at")
 
@@ -126,7 +127,8 @@ def _check_clocks(was: Row, chat: Row, expected: Outcome) -> None:
         assert chat["dispatches"] == 1
         assert (chat["run_after"] is not None) == (expected.delay > 0)
         assert _near((chat["run_after"] or chat["updated_at"]) - chat["updated_at"], expected.delay)
-        assert chat["redispatch_at"] == (chat["run_after"] or chat["updated_at"]) + GAP
+        due = chat["run_after"]
+        assert chat["redispatch_at"] == (due + DUE_GAP if due else chat["updated_at"] + GAP)
     elif expected.status is Status.PENDING:
         for column in ("run_after", "dispatches", "redispatch_at"):
             assert chat[column] == was[column], "its message is on the way already"
@@ -220,7 +222,7 @@ def _check_effects(before: Rows, after: Rows, effects: Effects, expected: Outcom
     lease = chat["lease_id"]
     assert effects.fence == (Fence(chat["id"], lease, chat["history_version"]) if lease else None)
     wait = chat["run_after"] - chat["updated_at"] if chat["run_after"] else timedelta(0)
-    doorbell = Dispatch(chat["id"], chat["turn_id"], wait.total_seconds())
+    doorbell = Dispatch(chat["id"], chat["turn_id"], chat["step_id"], wait.total_seconds())
     assert effects.dispatch == (doorbell if expected.dispatched else None)
     assert effects.abandoned == expected.abandoned
     assert effects.wake is None

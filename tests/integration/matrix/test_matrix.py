@@ -93,7 +93,8 @@ def test_an_allowed_transition_has_every_effect_and_no_other(world: World, cell:
         assert claimed is not None
         assert claimed.fence.lease_id == after.chat["lease_id"]
         assert claimed.fence.history_version == after.chat["history_version"]
-        assert claimed.snapshot_version == after.chat["snapshot_version"]
+        assert claimed.crashes == after.chat["crashes"]
+        assert after.chat["step_id"] not in (None, before.chat["step_id"])
         assert (claimed.turn_id, claimed.attempt) == (before.chat["turn_id"], expected.attempt)
         assert after.chat["worker_id"] == world.worker_id
         check(before, after, None, expected)
@@ -177,7 +178,7 @@ def test_create_makes_a_runnable_chat(world: World) -> None:
     assert turn["message_id"] == max(rows.messages)
     assert effects.changed
     assert effects.turn_id == turn["id"] == chat["turn_id"]
-    assert effects.dispatch == Dispatch(chat["id"], turn["id"])
+    assert effects.dispatch == Dispatch(chat["id"], turn["id"], chat["step_id"])
     assert effects.message_ids == tuple(rows.messages)
     assert (effects.fence, effects.ended, effects.hints, effects.wake) == (None, (), (), None)
     assert [event.kind for event in effects.events] == [

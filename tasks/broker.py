@@ -1,0 +1,41 @@
+"""What has to be known of, and mended in, the way to the broker."""
+
+import logging
+
+from kombu.transport.redis import Channel
+from redis.exceptions import ConnectionError as LostConnection
+
+from tasks import app
+
+log = logging.getLogger(__name__)
+
+STEPS = "rejoinder.steps"
+
+
+def waiting_steps() -> int:
+    """How many step messages wait in the broker; 0 if it cannot say."""
+    try:
+        with app.connection_or_acquire() as connection:
+            found = connection.default_channel.queue_declare(queue=STEPS, passive=True)
+            return int(found.message_count)
+    except Exception as error:  # noqa: BLE001  # every transport has errors of its own
+        log.info("The length of %s is not known: %s", STEPS, error)
+        return 0
+
+
+def survive_lost_connections() -> None:
+    """Let a worker outlive the loss of its connection to Redis while it holds a message.
+
+    kombu 5.7: after the loss, Celery collects the connection (its transport then has no client) and
+    closes it, and the channel restores its unacknowledged messages through that client. The
+    AttributeError is none of the errors that Celery expects there, so the worker exits. The same
+    happens to a late acknowledgement on the dead channel. Say what it is: a lost connection.
+    """
+    original = Channel._connparams  # noqa: SLF001
+
+    def parameters(self: Channel, *args: object, **options: object) -> object:
+        if getattr(self.connection, "client", None) is None:
+            raise LostConnection("This channel's connection is gone")
+        return original(self, *args, **options)
+
+    Channel._connparams = parameters  # noqa: SLF001

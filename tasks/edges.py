@@ -1,0 +1,224 @@
+"""Where news from outside comes in: signals, shutdowns, revocations, forks, and deaths of children.
+
+Celery tells of these in many ways, on each pool in others (docs/stopping.md has the list). Here they
+become one of three things: the worker is going (`stopping`), a turn is to be stopped, or a step's
+process is lost (`lost`). Handlers run in Celery's main loop or in a signal handler, so they only
+note and pass on.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import FrameType
+from typing import Any
+
+from celery import bootsteps
+from celery.signals import (
+    task_postrun,
+    task_prerun,
+    task_revoked,
+    worker_init,
+    worker_process_init,
+    worker_process_shutdown,
+    worker_ready,
+    worker_shutdown,
+    worker_shutting_down,
+)
+from celery.platforms import EX_OK
+from celery.worker import control
+from celery.worker import state as worker_state
+
+from rejoinder.core.settings import Settings
+from tasks import app, broker, lost, runtime, stopping
+from tasks.dispatch import STEP
+
+GREEN = ("gevent", "eventlet")
+REFUSED = (
+    "Rejoinder does not run on the {pool} pool: a cold shutdown there acknowledges and loses the"
+    " messages of running steps, and lost ones are never restored. Use --pool=threads (the default)"
+    " or --pool=prefork; or insist with REJOINDER_GREEN_POOLS=allow."
+)
+LOOK_SECONDS = 0.5
+ORPHAN_SECONDS = 10.0
+"""How long a child whose main process was killed takes to hand its step back, at most."""
+
+broker.survive_lost_connections()
+
+
+# -- the worker begins --------------------------------------------------------------------------
+
+
+@worker_init.connect
+def _look_at_the_pool(sender: Any, **_: object) -> None:
+    pool = str(getattr(sender.pool_cls, "__module__", sender.pool_cls))
+    settings = Settings.load(os.environ)
+    for name in GREEN:
+        if name in pool and settings.green_pools != "allow":
+            raise SystemExit(REFUSED.format(pool=name))
+    if "prefork" in pool or "asynpool" in pool:
+        stopping.this.before_forks()
+
+
+@worker_ready.connect
+def _begin(**_: object) -> None:
+    stopping.this.start()
+    cold = [signal.SIGQUIT]
+    if os.environ.get("REMAP_SIGTERM") == "SIGQUIT":
+        cold.append(signal.SIGTERM)
+    for number in cold:
+        _hear_first(number)
+    _hear_first(signal.SIGINT, warm=True)
+
+
+def _hear_first(number: signal.Signals, *, warm: bool = False) -> None:
+    """Know of a cold shutdown before Celery, which tells of it after it has waited for the pool.
+
+    After a warm one by Ctrl-C, Celery would end with exit code 1; but nothing has failed.
+    """
+    handler = signal.getsignal(number)
+
+    def heard(signum: int, frame: FrameType | None) -> None:
+        stopping.this.begin(now=not warm and not app.conf.worker_soft_shutdown_timeout)
+        if callable(handler):
+            handler(signum, frame)
+        if warm:
+            worker_state.should_stop = EX_OK
+
+    signal.signal(number, heard)
+
+
+# -- the worker goes ----------------------------------------------------------------------------
+
+
+@worker_shutting_down.connect
+def _going(**_: object) -> None:
+    stopping.this.begin()
+
+
+class Leaving(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types
+    """Hears of shutdowns that send no signal: `celery control shutdown`, Flower, a fatal error."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def close(self, _worker: Any) -> None:
+        """Comes before the pool is waited for."""
+        stopping.this.begin()
+
+
+app.steps["worker"].add(Leaving)
+
+
+@worker_shutdown.connect
+@worker_process_shutdown.connect
+def _say_goodbye(**_: object) -> None:
+    if (here := runtime.existing()) is not None:
+        here.close()
+
+
+# -- children of a prefork pool -----------------------------------------------------------------
+
+_tasks_at_work = 0
+_told_to_end = threading.Event()
+
+
+@worker_process_init.connect
+def _begin_in_child(**_: object) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if stopping.this.pipes is None:
+        return  # solo: the main process itself
+    stopping.begin_in_child()
+    _let_tasks_finish()
+    threading.Thread(target=_end_in_time, name="end", daemon=True).start()
+
+
+def _let_tasks_finish() -> None:
+    """Survive a SIGTERM while a task runs: systemd sends it to every process of a service."""
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def heard(signum: int, frame: FrameType | None) -> None:
+        if _tasks_at_work:
+            stopping.this.begin()
+            _told_to_end.set()
+        elif callable(handler):
+            handler(signum, frame)
+
+    signal.signal(signal.SIGTERM, heard)
+
+
+@task_prerun.connect
+def _count_up(**_: object) -> None:
+    global _tasks_at_work
+    _tasks_at_work += 1
+
+
+@task_postrun.connect
+def _count_down(**_: object) -> None:
+    global _tasks_at_work
+    _tasks_at_work -= 1
+
+
+def _end_in_time() -> None:
+    """End after the task that a SIGTERM met, or, step handed back, after the main process."""
+    while not stopping.this.orphaned:
+        time.sleep(LOOK_SECONDS)
+        if _told_to_end.is_set() and not _tasks_at_work:
+            os.kill(os.getpid(), signal.SIGTERM)
+    end = time.monotonic() + ORPHAN_SECONDS
+    while (here := runtime.existing()) is not None and here.busy and time.monotonic() < end:
+        time.sleep(0.05)
+    _say_goodbye()
+    os._exit(1)
+
+
+# -- revocations --------------------------------------------------------------------------------
+
+
+@task_revoked.connect
+def _stop_its_turn(sender: Any, request: Any, *, expired: bool = False, **_: object) -> None:
+    if sender.name == STEP and not expired:
+        lost.stop_revoked([request.id, *_listed((request.stamps or {}).get("turn_id"))])
+
+
+def _listed(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list | tuple | set) else [value]
+
+
+Command = Callable[..., Any]
+
+
+def _also(command: Command, ids_in: Callable[..., Iterable[Any]]) -> Command:
+    """Let a control command of Celery's mean our chats, too: those that no worker has in hand."""
+
+    def both(state: Any, *args: Any, **options: Any) -> Any:
+        lost.stop_revoked(ids_in(*args, **options))
+        return command(state, *args, **options)
+
+    both.__doc__ = command.__doc__
+    return both
+
+
+def _revoked_ids(task_id: Any = None, **_: object) -> Iterable[Any]:
+    return _listed(task_id)
+
+
+def _terminated_ids(signal: Any = None, task_id: Any = None, **_: object) -> Iterable[Any]:
+    del signal
+    return _listed(task_id)
+
+
+def _stamped_turns(headers: Any = None, **_: object) -> Iterable[Any]:
+    if isinstance(headers, Mapping):
+        return _listed(headers.get("turn_id"))
+    pairs = (str(header).partition("=") for header in headers or ())
+    return [value for name, _, value in pairs if name == "turn_id"]
+
+
+for _name, _ids in (
+    ("revoke", _revoked_ids),
+    ("terminate", _terminated_ids),
+    ("revoke_by_stamped_headers", _stamped_turns),
+):
+    control.Panel.data[_name] = _also(control.Panel.data[_name], _ids)

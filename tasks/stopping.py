@@ -1,0 +1,122 @@
+"""How a worker goes: at once it takes nothing more; what is at work may finish, or is handed back.
+
+`begin` is called where the news arrives (see `edges.py`), also in a signal handler: it sets a flag
+and rings a bell, and takes no lock. On prefork the news arrives in the main process and the steps
+are in its children; they hear it through a pipe that was made before they were: its end, which
+comes also when the main process is killed. `tasks/step.py` asks `asked` before and after a claim.
+"""
+
+import logging
+import os
+import select
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+log = logging.getLogger(__name__)
+
+
+class Stopping:
+    """Whether and how fast this worker is going. One per process; see `this`."""
+
+    def __init__(self) -> None:
+        """Begin at work."""
+        self.asked = False
+        self.hurried = False
+        self._errands: SimpleQueue[Callable[[], None]] = SimpleQueue()  # its put is reentrant
+        self._thread: threading.Thread | None = None
+        self._drain: Callable[[], None] = _nothing
+        self._hurry: Callable[[], None] = _nothing
+        self.pipes: tuple[tuple[int, int], tuple[int, int]] | None = None
+        self._parent: int | None = None
+
+    def begin(self, *, now: bool = False) -> None:
+        """Take nothing more, and hand back what is not finished in time, or `now`.
+
+        Safe in a signal handler, and any number of times.
+        """
+        if not self.asked:
+            self.asked = True
+            self._tell_children(0)
+            self._errands.put(lambda: self._drain())
+        if now and not self.hurried:
+            self.hurried = True
+            self._tell_children(1)
+            self._errands.put(lambda: self._hurry())
+
+    def on(self, drain: Callable[[], None], hurry: Callable[[], None]) -> None:
+        """Say what to do first, and what to do when there is no more time."""
+        self._drain, self._hurry = drain, hurry
+        if self.asked:
+            drain()
+        if self.hurried:
+            hurry()
+
+    def errand(self, act: Callable[[], None]) -> None:
+        """Have something done by the thread for that: it may talk to the database."""
+        self._errands.put(act)
+
+    def start(self) -> None:
+        """Start that thread. Not in a signal handler, and after the fork of the pool's children."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="errands", daemon=True)
+            self._thread.start()
+
+    def before_forks(self) -> None:
+        """Make the pipes, in the main process of a prefork pool."""
+        self.pipes = (os.pipe(), os.pipe())
+
+    def listen(self, drain: int, hurry: int) -> None:
+        """Hear the main process, in a child: it closes first the one pipe, then the other."""
+        self._parent = os.getppid()
+        listening = threading.Thread(target=self._listen, args=(drain, hurry), name="parent")
+        listening.daemon = True
+        listening.start()
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether this is a child whose main process is gone."""
+        return self._parent is not None and os.getppid() != self._parent
+
+    def _listen(self, drain: int, hurry: int) -> None:
+        select.select([drain], [], [])
+        self.begin()
+        select.select([hurry], [], [])
+        self.begin(now=True)
+
+    def _tell_children(self, which: int) -> None:
+        if self.pipes is None:
+            return
+        reading, writing = self.pipes[which]
+        if writing >= 0:
+            told = (reading, -1)
+            self.pipes = (told, self.pipes[1]) if which == 0 else (self.pipes[0], told)
+            os.close(writing)
+
+    def _run(self) -> None:
+        while True:
+            act = self._errands.get()
+            try:
+                act()
+            except Exception:
+                log.exception("An errand failed; the sweep or the heartbeat will see to it")
+
+
+def _nothing() -> None:
+    pass
+
+
+this = Stopping()
+
+
+def begin_in_child() -> None:
+    """Begin anew in a child of the pool: nothing of the main process' but its pipes."""
+    global this
+    pipes = this.pipes
+    this = Stopping()
+    this.start()
+    if pipes is not None:
+        for _, writing in pipes:
+            if writing >= 0:
+                os.close(writing)
+        this.listen(*(reading for reading, _ in pipes))
