@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ import psutil
 from scripts.fleet import Fleet, Member
 
 STEP_WORKERS = 3
+# On the command line Celery takes `prefork` for "as configured", and that is threads here.
+POOLS = {"threads": "threads", "prefork": "processes"}
 CONCURRENCY = {"threads": 20, "prefork": 6}
 LOOK_SECONDS = 0.05
 AT_THE_END = "SIGTERM at the end"
@@ -68,33 +71,34 @@ class Crew:
         self.pool = pool
         self.lives: list[Life] = []
         self._schedules = schedules
-        self._lock = threading.RLock()
         self._numbers = {"step": 0, "control": 0, "beat": 0}
+        # The kernel ends a tethered process with the thread that started it: that one must stay.
+        self._starting = ThreadPoolExecutor(1, "starting")
 
     def start(self, role: str) -> Life:
         """Start one more of a kind."""
-        with self._lock:
-            self._numbers[role] += 1
-            name = f"{role}{self._numbers[role]}"
-            if role == "beat":
-                schedule = self._schedules / name
-                arguments = ["beat", "--loglevel=INFO", f"--schedule={schedule}", "--pidfile="]
-                member = self.fleet.start(name, arguments, ready_when="beat: Starting")
-            elif role == "control":
-                member = self.fleet.worker(
-                    name,
-                    pool="threads",
-                    concurrency=4,
-                    queues=["rejoinder.control"],
-                    options=OWN_GROUP,
-                )
-            else:
-                member = self.fleet.worker(
-                    name, pool=self.pool, concurrency=CONCURRENCY[self.pool], options=OWN_GROUP
-                )
-            life = Life(member, role)
-            self.lives.append(life)
-            return life
+        return self._starting.submit(self._start, role).result()
+
+    def _start(self, role: str) -> Life:
+        self._numbers[role] += 1
+        name = f"{role}{self._numbers[role]}"
+        if role == "beat":
+            schedule = self._schedules / name
+            arguments = ["beat", "--loglevel=INFO", f"--schedule={schedule}", "--pidfile="]
+            member = self.fleet.start(name, arguments, ready_when="beat: Starting")
+        elif role == "control":
+            queues = ["rejoinder.control"]
+            member = self.fleet.worker(name, concurrency=4, queues=queues, options=OWN_GROUP)
+        else:
+            member = self.fleet.worker(
+                name,
+                pool=POOLS[self.pool],
+                concurrency=CONCURRENCY[self.pool],
+                options=OWN_GROUP,
+            )
+        life = Life(member, role)
+        self.lives.append(life)
+        return life
 
     def well(self, role: str = "step") -> list[Life]:
         """Those of a kind that something can befall."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from scripts.chaos_parts.evidence import Evidence, Finding
 from scripts.chaos_parts.journal import Journal
+from scripts.chaos_parts.picture import Picture
 from scripts.chaos_parts.recovery import Figures
 
 
@@ -103,11 +104,20 @@ def write_json(report: Report, path: Path) -> None:
 
 def write_journal(journal: Journal, path: Path) -> None:
     """What was asked and done, line by line in the order of time, for those who look for causes."""
-    entries = [
+    entries: list[dict[str, Any]] = [
         *({"at": a.asked_at, "asked": asdict(a)} for a in journal.asked),
         *({"at": s.at, "stop": asdict(s)} for s in journal.stops),
         *({"at": f.at, "fault": asdict(f)} for f in journal.faults),
         *({"at": o.began, "outage": asdict(o)} for o in journal.outages),
     ]
     entries.sort(key=lambda entry: float(str(entry["at"])))
+    _write_lines(path, entries)
+
+
+def write_trail(picture: Picture, path: Path) -> None:
+    """Every move of every chat, the same way."""
+    _write_lines(path, [asdict(move) for move in picture.trail])
+
+
+def _write_lines(path: Path, entries: Sequence[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(e) + "\n" for e in entries), encoding="utf-8")

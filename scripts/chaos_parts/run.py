@@ -39,6 +39,8 @@ QUICK = {
 }
 QUICK_LASTING = Lasting((1.0, 6.0), (0.0, 1.5), (4.0, 4.0), (3.0, 5.0))
 SWEEP_EVERY = 1.0
+LEDGER, MODEL_LOG = "ledger.jsonl", "model.jsonl"
+JOURNAL, TRAIL = "journal.jsonl", "trail.jsonl"
 _NOT_AT_REST = text("SELECT count(*) FROM rejoinder.chats WHERE status NOT IN ('waiting', 'error')")
 _UNTOLD = text("SELECT count(*) FROM rejoinder.turns WHERE ended_at IS NOT NULL AND NOT announced")
 
@@ -63,6 +65,8 @@ class Run:
         self.folder = folder
         self.journal = Journal()
         self.signals = signals
+        for name in (LEDGER, MODEL_LOG):  # of an earlier run in the same folder
+            (folder / name).unlink(missing_ok=True)
 
     def go(self) -> Report:
         """Start, harm, wait, audit, stop."""
@@ -137,7 +141,7 @@ class Run:
         taken = picture.take(engine)
         crew.dismiss()
         audit_processes.wait_for_exits(crew.lives)
-        evidence = Evidence(taken, self.journal, ledger.read(self.folder / "ledger.jsonl"))
+        evidence = Evidence(taken, self.journal, ledger.read(self.folder / LEDGER))
         lives = list(crew.lives)
         lost, kept, gone = audit_processes.results_are_kept(taken, self.journal, client)
         findings: list[Finding] = [
@@ -147,7 +151,8 @@ class Run:
             *audit_processes.logs_are_clean(lives, self.journal),
         ]
         requests = self._requests()
-        report.write_journal(self.journal, self.folder / "journal.jsonl")
+        report.write_journal(self.journal, self.folder / JOURNAL)
+        report.write_trail(taken, self.folder / TRAIL)
         return Report(
             self.options.seed,
             self.options.pool,
@@ -168,7 +173,7 @@ class Run:
             "REJOINDER_TOOLS": "scripts.chaos_parts.ledger",
             "ANTHROPIC_BASE_URL": model_url,
             "ANTHROPIC_API_KEY": "test",
-            ledger.VARIABLE: str(self.folder / "ledger.jsonl"),
+            ledger.VARIABLE: str(self.folder / LEDGER),
             **(QUICK if self.options.quick else {}),
         }
         return environment(servers.database_url, servers.redis_url, **settings)
@@ -177,7 +182,7 @@ class Run:
     def _model(self) -> Iterator[str]:
         """The model server, ready; gone afterwards."""
         command = [sys.executable, "-m", "scripts.chaos_parts.model_server"]
-        arguments = [str(self.folder / "model.jsonl"), str(self.options.seed)]
+        arguments = [str(self.folder / MODEL_LOG), str(self.options.seed)]
         process = subprocess.Popen(
             [sys.executable, "-S", TETHERED, str(os.getpid()), *command, *arguments],
             stdin=subprocess.DEVNULL,
@@ -195,7 +200,7 @@ class Run:
             cast("IO[str]", process.stdout).close()
 
     def _requests(self) -> list[dict[str, Any]]:
-        path = self.folder / "model.jsonl"
+        path = self.folder / MODEL_LOG
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         return [json.loads(line) for line in lines]
 

@@ -64,17 +64,7 @@ WEIGHTS: dict[Kind, int] = {
 }
 RESTARTS = {Kind.BROKER_RESTART, Kind.DATABASE_RESTART}
 ONLY_PREFORK = {Kind.CHILD_KILL, Kind.PARENT_KILL}
-UNTESTED = {
-    # Not yet what they should be: a stopping worker finishes its steps, a revoked one is killed.
-    Kind.WORKER_QUIT,
-    Kind.WORKER_INT_TWICE,
-    Kind.CONTROL_SHUTDOWN,
-    Kind.REVOKE_STEP,
-    Kind.REVOKE_STEP_KILL,
-    Kind.REVOKE_STAMP,
-    Kind.REVOKE_TURN,
-}
-ENABLED = frozenset(Kind) - UNTESTED
+ENABLED = frozenset(Kind)
 
 
 @dataclass(frozen=True)
