@@ -235,7 +235,7 @@ def retire_worker(engine: Engine, worker_id: UUID) -> None:
         connection.execute(_RETIRE, {"worker_id": worker_id})
 
 
-def dead_owners(
+def dead_owners(  # noqa: PLR0913  # all but one are named
     tx: Session,
     *,
     dead_after: timedelta,

@@ -100,6 +100,7 @@ def _chat(chat: Chat) -> dict[str, Any]:
         "status": str(chat.status),
         "archived": chat.archived,
         "turn_id": str(chat.turn_id) if chat.turn_id else None,
+        "step_id": str(chat.step_id) if chat.step_id else None,
         "queue_length": chat.queue_length,
         "last_error": chat.last_error,
         "retry_state": chat.retry_state,

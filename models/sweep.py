@@ -52,8 +52,8 @@ def sweep(  # noqa: PLR0913  # all but one are named
     In batches, so that locks are not held for long, and at most so many of them: what is left after
     that is the next sweep's. A chat that cannot be moved is passed over, and then reconciled.
     `rebuild` finds what the dead owner of a chat that was to stop had produced, given the chat and
-    its history's version; it is asked before any lock is held. `spare`: see `claims.dead_owners`. `queued` is how many messages wait in the broker: no more are repeated than
-    can be missing there.
+    its history's version; it is asked before any lock is held. `spare`: see `claims.dead_owners`.
+    `queued` is how many messages wait in the broker: no more are repeated than can be missing.
     """
     swept = Swept()
     stopped = claims.dead_stopped(engine, dead_after=dead_after)

@@ -36,6 +36,6 @@ def survive_lost_connections() -> None:
     def parameters(self: Channel, *args: object, **options: object) -> object:
         if getattr(self.connection, "client", None) is None:
             raise LostConnection("This channel's connection is gone")
-        return original(self, *args, **options)
+        return original(self, *args, **options)  # type: ignore[no-untyped-call]
 
-    Channel._connparams = parameters  # noqa: SLF001
+    Channel._connparams = parameters  # type: ignore[method-assign]  # noqa: SLF001

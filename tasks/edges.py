@@ -1,9 +1,9 @@
 """Where news from outside comes in: signals, shutdowns, revocations, forks, and deaths of children.
 
-Celery tells of these in many ways, on each pool in others (docs/stopping.md has the list). Here they
-become one of three things: the worker is going (`stopping`), a turn is to be stopped, or a step's
-process is lost (`lost`). Handlers run in Celery's main loop or in a signal handler, so they only
-note and pass on.
+Celery tells of these in many ways, on each pool in others (docs/stopping.md has the list). Here
+they become one of three things: the worker is going (`stopping`), a turn is to be stopped, or a
+step's process is lost (`lost`). Handlers run in Celery's main loop or in a signal handler, so they
+only note and pass on.
 """
 
 import os
@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from celery import bootsteps
+from celery.platforms import EX_OK
 from celery.signals import (
     task_postrun,
     task_prerun,
@@ -26,7 +27,6 @@ from celery.signals import (
     worker_shutdown,
     worker_shutting_down,
 )
-from celery.platforms import EX_OK
 from celery.worker import control
 from celery.worker import state as worker_state
 
@@ -119,7 +119,7 @@ def _say_goodbye(**_: object) -> None:
 
 # -- children of a prefork pool -----------------------------------------------------------------
 
-_tasks_at_work = 0
+_at_work: list[None] = []
 _told_to_end = threading.Event()
 
 
@@ -139,7 +139,7 @@ def _let_tasks_finish() -> None:
     handler = signal.getsignal(signal.SIGTERM)
 
     def heard(signum: int, frame: FrameType | None) -> None:
-        if _tasks_at_work:
+        if _at_work:
             stopping.this.begin()
             _told_to_end.set()
         elif callable(handler):
@@ -150,21 +150,19 @@ def _let_tasks_finish() -> None:
 
 @task_prerun.connect
 def _count_up(**_: object) -> None:
-    global _tasks_at_work
-    _tasks_at_work += 1
+    _at_work.append(None)
 
 
 @task_postrun.connect
 def _count_down(**_: object) -> None:
-    global _tasks_at_work
-    _tasks_at_work -= 1
+    _at_work.pop()
 
 
 def _end_in_time() -> None:
     """End after the task that a SIGTERM met, or, step handed back, after the main process."""
     while not stopping.this.orphaned:
         time.sleep(LOOK_SECONDS)
-        if _told_to_end.is_set() and not _tasks_at_work:
+        if _told_to_end.is_set() and not _at_work:
             os.kill(os.getpid(), signal.SIGTERM)
     end = time.monotonic() + ORPHAN_SECONDS
     while (here := runtime.existing()) is not None and here.busy and time.monotonic() < end:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from models import machine, reading
@@ -81,7 +81,7 @@ def _in_transaction(runtime: Runtime, act: Act[R], request: R) -> Any:
 
     try:
         return run()
-    except DBAPIError as error:
+    except SQLAlchemyError as error:
         if not went_away(error):
             raise
         log.warning("A front-door call failed: %s", error)

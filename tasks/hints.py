@@ -65,7 +65,7 @@ class Listener:
                 self._stopping.wait(WAIT_SECONDS)
 
     def _listen(self) -> None:
-        with self._client.pubsub() as pubsub:
+        with self._client.pubsub() as pubsub:  # type: ignore[no-untyped-call]
             pubsub.subscribe(self._channel)
             while not self._stopping.is_set():
                 message = pubsub.get_message(timeout=WAIT_SECONDS)

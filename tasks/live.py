@@ -19,7 +19,7 @@ from rejoinder.core.model import CallDelta, PartDone, StreamItem, TextDelta
 from rejoinder.core.partial import Partial
 from rejoinder.core.parts import Text, ToolCall
 from rejoinder.core.state import Status
-from rejoinder.streams import backwards, key_of
+from rejoinder.streams import StreamEvent, backwards, key_of
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +54,15 @@ def _newest_attempt(
             found.append(part)
             if part["seq"] == part["n"]:  # the first one
                 break
-        elif event.kind in (EventKind.MESSAGE, EventKind.HISTORY_RESET, "preview_reset"):
-            break
-        elif event.kind == EventKind.STATUS and part["status"] != Status.INTERRUPTING:
+        elif _is_boundary(event):
             break
     return found[::-1]
+
+
+def _is_boundary(event: StreamEvent) -> bool:
+    if event.kind == EventKind.STATUS:
+        return bool(event.data["status"] != Status.INTERRUPTING)
+    return event.kind in (EventKind.MESSAGE, EventKind.HISTORY_RESET, "preview_reset")
 
 
 def _items(sent: list[Mapping[str, Any]]) -> Iterator[StreamItem]:

@@ -5,7 +5,8 @@ When the worker is going there is less time; what is not written then is the swe
 """
 
 from psycopg2.errors import LockNotAvailable
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from tenacity import RetryCallState, retry, retry_if_exception, wait_exponential_jitter
 
 from tasks import stopping
@@ -15,19 +16,14 @@ SECONDS_WHEN_GOING = 5.0
 
 
 def went_away(error: BaseException) -> bool:
-    """Whether the database, or a lock in it, could not be had at the moment."""
-    return isinstance(error, DBAPIError) and (
-        error.connection_invalidated
-        or isinstance(error.orig, LockNotAvailable)
-        or _no_server(error)
-    )
-
-
-def _no_server(error: DBAPIError) -> bool:
-    """Whether the connection could not be made at all: there is no SQLSTATE then."""
-    return error.is_disconnect or (
-        type(error).__name__ == "OperationalError" and getattr(error.orig, "pgcode", "") is None
-    )
+    """Whether the database, a connection to it or a lock in it cannot be had at the moment."""
+    if isinstance(error, PoolTimeout):
+        return True
+    if not isinstance(error, DBAPIError):
+        return False
+    # A connection that could not be made at all has no SQLSTATE.
+    no_server = isinstance(error, OperationalError) and getattr(error.orig, "pgcode", "") is None
+    return error.connection_invalidated or no_server or isinstance(error.orig, LockNotAvailable)
 
 
 def _enough(state: RetryCallState) -> bool:

@@ -12,7 +12,6 @@ from billiard.common import TERM_SIGNAME
 from billiard.exceptions import WorkerLostError
 from celery.platforms import signals
 from celery.worker.request import Request
-from celery.worker.state import task_ready
 
 from rejoinder.discreet import shown
 from tasks import lost, stopping
@@ -73,18 +72,13 @@ class StepRequest(DiscreetRequest):
     def terminate(self, pool: Any, signal: Any = None) -> None:  # noqa: ARG002
         """Stop the turn, whatever the signal: `task_revoked` says so to `edges.py`."""
         if not self._already_revoked:
-            self._announce_revoked(
-                "terminated", True, signals.signum(signal or TERM_SIGNAME), False
-            )  # noqa: FBT003
+            number = signals.signum(signal or TERM_SIGNAME)
+            self._announce_revoked("terminated", terminated=True, signum=number, expired=False)
 
-    def on_success(self, failed__retval__runtime: Any, **options: Any) -> None:
-        """Say that it succeeded, unless it was said already that it was revoked."""
-        failed, *_ = failed__retval__runtime
-        if self._already_revoked and not failed:
-            task_ready(self)
-            self.acknowledge()
-            return
-        super().on_success(failed__retval__runtime, **options)
+    def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002  # Celery's own
+        """Say what becomes of it; that it succeeded only if it was not revoked."""
+        if not (self._already_revoked and type == "task-succeeded"):
+            super().send_event(type, **fields)
 
     def on_failure(self, exc_info: Any, *args: Any, **options: Any) -> Any:
         """If its process is gone, let the chat go on elsewhere."""

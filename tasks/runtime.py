@@ -255,7 +255,7 @@ _inherited: list[Runtime] = []
 
 def current() -> Runtime:
     """This process' runtime; made when it is first asked for."""
-    global _current
+    global _current  # noqa: PLW0603  # one per process
     if _current is None:
         with _lock:
             if _current is None:
@@ -271,7 +271,7 @@ def existing() -> Runtime | None:
 
 
 def _forget_the_parents() -> None:
-    global _current, _lock
+    global _current, _lock  # noqa: PLW0603  # one per process
     _lock = threading.Lock()  # somebody may have held it at the moment of the fork
     if _current is not None:
         atexit.unregister(_current.close)

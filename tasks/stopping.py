@@ -38,11 +38,11 @@ class Stopping:
         if not self.asked:
             self.asked = True
             self._tell_children(0)
-            self._errands.put(lambda: self._drain())
+            self._errands.put(lambda: self._drain())  # noqa: PLW0108  # as it is by then
         if now and not self.hurried:
             self.hurried = True
             self._tell_children(1)
-            self._errands.put(lambda: self._hurry())
+            self._errands.put(lambda: self._hurry())  # noqa: PLW0108  # as it is by then
 
     def on(self, drain: Callable[[], None], hurry: Callable[[], None]) -> None:
         """Say what to do first, and what to do when there is no more time."""
@@ -111,7 +111,7 @@ this = Stopping()
 
 def begin_in_child() -> None:
     """Begin anew in a child of the pool: nothing of the main process' but its pipes."""
-    global this
+    global this  # noqa: PLW0603  # one per process
     pipes = this.pipes
     this = Stopping()
     this.start()

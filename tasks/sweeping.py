@@ -42,7 +42,7 @@ def sweep_chats() -> None:
 
 
 def _is_time() -> bool:
-    global _last
+    global _last  # noqa: PLW0603  # one per process
     with _lock:
         now = time.monotonic()
         if now - _last < NOT_AGAIN_WITHIN:

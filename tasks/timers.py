@@ -32,14 +32,14 @@ def after(seconds: float, act: Callable[[], None]) -> None:
 
 
 def _ensure_thread() -> None:
-    global _thread
+    global _thread  # noqa: PLW0603  # one per process
     if _thread is None:
         _thread = threading.Thread(target=_run, name="timers", daemon=True)
         _thread.start()
 
 
 def _forget_the_parents() -> None:
-    global _lock, _waiting, _thread
+    global _lock, _waiting, _thread  # one per process
     _lock, _waiting, _thread = threading.Condition(), [], None
 
 

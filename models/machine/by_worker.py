@@ -113,7 +113,7 @@ def finish_turn(
     return change.effects()
 
 
-def retry_later(
+def retry_later(  # noqa: PLR0913  # all but two are named
     tx: Session,
     fence: Fence,
     *,

@@ -1,4 +1,4 @@
-"""Every cause of stopping × every phase of a chat's work × threads and prefork: the right status.
+"""Every cause of stopping, in every phase of a chat's work, on both pools: the right status.
 
 For each cause and pool one worker is brought to have a chat in every phase; then the cause comes,
 once, for all of them. Another worker is there to go on. Each cell of the matrix is a test.
