@@ -5,6 +5,7 @@ complains about is. A log line belongs to the moment that it names.
 """
 
 import re
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -21,8 +22,14 @@ from scripts.chaos_parts.schedule import Kind
 EXIT_SECONDS = 25.0
 SLACK_SECONDS = 15.0
 """How long after an outage a process may still stumble over it."""
-WARM = {Kind.WORKER_TERM, Kind.CONTROL_SHUTDOWN, AT_THE_END}
-COLD = {Kind.WORKER_QUIT, Kind.WORKER_INT_TWICE}
+# The second signal may meet a process that has left already, and is only tidying up.
+CODES = {
+    **dict.fromkeys((Kind.WORKER_TERM, Kind.CONTROL_SHUTDOWN, AT_THE_END), (0,)),
+    Kind.WORKER_QUIT: (0, 1),
+    Kind.WORKER_INT_TWICE: (0, 1, -signal.SIGINT),
+}
+"""With which codes a worker may leave."""
+KILLED_CHILD = "WorkerLostError('Worker exited prematurely: signal 9 (SIGKILL)"
 TRACEBACK = "Traceback (most recent call last)"
 BAD_WORDS = ("the step failed", "Unrecoverable error")
 _HEAD = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}): (\w+)/")
@@ -37,11 +44,19 @@ def logs_are_clean(lives: Sequence[Life], journal: Journal) -> Iterator[Finding]
     """No complaint that no outage explains."""
     for life in lives:
         for at, words in _records(life.member.text()):
+            if KILLED_CHILD in words and _lost_a_child(life, journal):
+                continue
             first, last = words.splitlines()[0][:200], _last(words)[:200]
             if bad := next((bad for bad in BAD_WORDS if bad in words), None):
                 yield Finding(f"log: {bad}", f"{life.member.name}: {first} … {last}")
             elif TRACEBACK in words and not (_connection(words) and _during(at, journal.outages)):
                 yield Finding("log: traceback", f"{life.member.name}: {first} … {last}")
+
+
+def _lost_a_child(life: Life, journal: Journal) -> bool:
+    """Whether a child of this worker was killed: Celery says so with a traceback."""
+    victims = (fault.victim for fault in journal.faults if fault.kind == Kind.CHILD_KILL)
+    return any(victim.startswith(f"{life.member.name}/") for victim in victims)
 
 
 def _records(text: str) -> Iterator[tuple[float, str]]:
@@ -82,7 +97,7 @@ def exits_are_clean(lives: Sequence[Life]) -> Iterator[Finding]:
             if life.ended_at is not None:
                 yield Finding("unexpected exit", f"{name} ended by itself, code {life.code}")
             continue
-        if life.leaving not in WARM | COLD:
+        if life.leaving not in CODES:
             continue
         if life.ended_at is None:
             yield Finding("no exit", f"{name} is still here after {life.leaving}")
@@ -90,7 +105,7 @@ def exits_are_clean(lives: Sequence[Life]) -> Iterator[Finding]:
         took = life.ended_at - (life.told_at or life.ended_at)
         if took > EXIT_SECONDS:
             yield Finding("slow exit", f"{name} took {took:.1f} s after {life.leaving}")
-        if life.code not in ((0,) if life.leaving in WARM else (0, 1)):
+        if life.code not in CODES[life.leaving]:
             yield Finding("exit code", f"{name}: {life.code} after {life.leaving}")
 
 

@@ -27,7 +27,7 @@ from scripts.chaos_parts.evidence import Evidence, Finding
 from scripts.chaos_parts.faults import Faults, Lasting
 from scripts.chaos_parts.journal import Journal
 from scripts.chaos_parts.report import Report
-from scripts.chaos_parts.schedule import Planned, draw
+from scripts.chaos_parts.schedule import draw
 from scripts.fleet import ROOT, TETHERED, Fleet, Signals, environment
 
 REST_SECONDS = 180.0
@@ -70,6 +70,7 @@ class Run:
 
     def go(self) -> Report:
         """Start, harm, wait, audit, stop."""
+        _say(f"Starting servers, a model and a fleet of {self.options.pool} workers …")
         with ExitStack() as stack:
             servers = stack.enter_context(embedded.servers(environ={}))
             upgrade(servers.database_url)
@@ -104,19 +105,16 @@ class Run:
         for driver in team:
             driver.thread.start()
         began = time.monotonic()
-        planned = draw(self.options.seed, self.options.seconds, self.options.pool)
-        for fault in planned:
-            self._wait_for(fault, began)
+        _say(f"{self.options.chats} chats, and a fault every two or three seconds:")
+        for fault in draw(self.options.seed, self.options.seconds, self.options.pool):
+            time.sleep(max(0.0, began + fault.at - time.monotonic()))
+            _say(f"  {fault.at:5.1f} s  {fault.kind}")
             faults.begin(fault)
         time.sleep(max(0.0, began + self.options.seconds - time.monotonic()))
         for driver in team:
             driver.close()
         faults.finish()
         self._collect(team, faults)
-
-    @staticmethod
-    def _wait_for(fault: Planned, began: float) -> None:
-        time.sleep(max(0.0, began + fault.at - time.monotonic()))
 
     def _collect(self, team: list[Driver], faults: Faults) -> None:
         """Get the fleet complete again, and the drivers' last answers."""
@@ -133,6 +131,7 @@ class Run:
         self.repeated = sum(d.tally.repeated for d in team)
 
     def _judge(self, crew: Crew, engine: Engine, client: Client) -> Report:
+        _say("No more faults; waiting until every chat is at rest …\n")
         ended = time.monotonic()
         at_rest = _wait_for_none(engine, _NOT_AT_REST, REST_SECONDS)
         rest_seconds = time.monotonic() - ended
@@ -203,6 +202,10 @@ class Run:
         path = self.folder / MODEL_LOG
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         return [json.loads(line) for line in lines]
+
+
+def _say(words: str) -> None:
+    print(words, flush=True)
 
 
 def _wait_for_none(engine: Engine, query: Any, seconds: float) -> bool:
