@@ -18,7 +18,9 @@ from rejoinder.core.effects import Cause, Hint
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 1.0
-"""How long one look for hints takes, and how soon after a failure the next one comes."""
+"""How long one look for hints takes."""
+AGAIN_SECONDS = 0.2
+"""How soon after a failure the next one comes."""
 
 Heed = Callable[[UUID, Cause], None]
 
@@ -60,9 +62,9 @@ class Listener:
         while not self._stopping.is_set():
             try:
                 self._listen()
-            except redis.RedisError as error:
-                log.warning("Hints are not heard at the moment: %s", error)
-                self._stopping.wait(WAIT_SECONDS)
+            except Exception as error:  # noqa: BLE001  # whatever it is: listen again
+                if not self._stopping.wait(AGAIN_SECONDS):
+                    log.warning("Hints were not heard for a moment: %s", error)
 
     def _listen(self) -> None:
         with self._client.pubsub() as pubsub:  # type: ignore[no-untyped-call]
@@ -79,6 +81,6 @@ class Listener:
     def _take(self, body: bytes) -> None:
         try:
             lease_id, cause = json.loads(body)
-            self._heed(UUID(lease_id), Cause(cause))
+            self._heed(UUID(str(lease_id)), Cause(cause))
         except (ValueError, TypeError):
             log.warning("A hint could not be read: %r", body[:200])

@@ -33,7 +33,7 @@ def _enough(state: RetryCallState) -> bool:
 
 patiently = retry(
     retry=retry_if_exception(went_away),
-    wait=wait_exponential_jitter(initial=0.1, max=2),
+    wait=wait_exponential_jitter(multiplier=0.1, max=2),
     stop=_enough,
     reraise=True,
 )

@@ -68,3 +68,32 @@ def _note(path: str, word: str) -> None:
 
 def _noted(path: str) -> int:
     return Path(path).read_text(encoding="utf-8").count("begin")
+
+
+@tool(timeout=120)
+async def stubborn(seconds: float, note: str) -> str:
+    """Wait, and do not let itself be cancelled.
+
+    Args:
+        seconds: for how long.
+        note: where to note that it began and ended.
+    """
+    _note(note, "begin")
+    with anyio.CancelScope(shield=True):
+        await anyio.sleep(seconds)
+    _note(note, "end")
+    return "held"
+
+
+@tool(timeout=120)
+async def blocking(seconds: float, note: str) -> str:
+    """Block the event loop, as no async tool should.
+
+    Args:
+        seconds: for how long.
+        note: where to note that it began and ended.
+    """
+    _note(note, "begin")
+    time.sleep(seconds)  # noqa: ASYNC251  # that is the point
+    _note(note, "end")
+    return "held"
