@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import redis
 from celery.result import AsyncResult
 from sqlalchemy import Engine, text
-from sqlalchemy.exc import SQLAlchemyError
 
 from rejoinder.client import Client
 from rejoinder.embedded import Servers
@@ -100,11 +99,11 @@ class Faults:
         def run() -> None:
             try:
                 took_place = self._ways[planned.kind](planned)
-            except (SQLAlchemyError, redis.RedisError, OSError) as error:
-                took_place = False  # another fault is in its way
+            except Exception as error:  # noqa: BLE001  # another fault is in its way
                 self.journal.skip(f"{planned.kind}: {type(error).__name__}")
-            if not took_place:
-                self.journal.skip(str(planned.kind))
+            else:
+                if not took_place:
+                    self.journal.skip(f"{planned.kind}: no victim")
 
         thread = threading.Thread(target=run, name=f"fault {planned.kind}", daemon=True)
         self._threads.append(thread)
