@@ -138,8 +138,13 @@ def results_are_kept(
 
 
 def wait_for_exits(lives: Sequence[Life], seconds: float = EXIT_SECONDS) -> None:
-    """Give those who are leaving the time they may take."""
+    """Give those who are leaving the time they may take; who is still there says what it does."""
     end = time.monotonic() + seconds
     for life in lives:
         while life.leaving and life.ended_at is None and time.monotonic() < end:
             time.sleep(0.05)
+    stuck = [life for life in lives if life.leaving and life.ended_at is None]
+    for life in stuck:
+        life.member.process.send_signal(signal.SIGUSR1)  # Celery writes every stack to its log
+    if stuck:
+        time.sleep(1.0)
