@@ -42,6 +42,10 @@ SWEEP_EVERY = 1.0
 LEDGER, MODEL_LOG = "ledger.jsonl", "model.jsonl"
 JOURNAL, TRAIL = "journal.jsonl", "trail.jsonl"
 _NOT_AT_REST = text("SELECT count(*) FROM rejoinder.chats WHERE status NOT IN ('waiting', 'error')")
+_GIVEN_UP = text(
+    "SELECT id::text FROM rejoinder.chats"
+    " WHERE status = 'error' AND last_error ->> 'kind' = 'worker_lost'"
+)
 _UNTOLD = text("SELECT count(*) FROM rejoinder.turns WHERE ended_at IS NOT NULL AND NOT announced")
 
 
@@ -134,6 +138,9 @@ class Run:
         _say("No more faults; waiting until every chat is at rest …\n")
         ended = time.monotonic()
         at_rest = _wait_for_none(engine, _NOT_AT_REST, REST_SECONDS)
+        given_up = _retry_given_up(engine, client)
+        if given_up:
+            at_rest = _wait_for_none(engine, _NOT_AT_REST, REST_SECONDS)
         rest_seconds = time.monotonic() - ended
         if at_rest:
             _wait_for_none(engine, _UNTOLD, 45.0)
@@ -157,7 +164,11 @@ class Run:
             self.options.pool,
             self.options.seconds,
             report.counts(evidence, requests)
-            | {"results kept": kept, "results gone with Valkey": gone}
+            | {
+                "chats given up and retried": given_up,
+                "results kept": kept,
+                "results gone with Valkey": gone,
+            }
             | {"requests repeated by drivers": self.repeated}
             | {f"drivers saw {name}": number for name, number in sorted(self.troubles.items())},
             report.faults(self.journal),
@@ -206,6 +217,18 @@ class Run:
 
 def _say(words: str) -> None:
     print(words, flush=True)
+
+
+def _retry_given_up(engine: Engine, client: Client) -> int:
+    """Do what a person does with a chat that was given up after too many kills: try again.
+
+    Its queue waits for that, by design. An error of any other kind is left as it is, to be found.
+    """
+    with engine.connect() as connection:
+        lost = connection.execute(_GIVEN_UP).scalars().all()
+    for chat_id in lost:
+        client.retry(chat_id)
+    return len(lost)
 
 
 def _wait_for_none(engine: Engine, query: Any, seconds: float) -> bool:
