@@ -67,8 +67,8 @@ SCRIPT: dict[str, Any] = {
             "pace": 0.03,
         },
         {
-            "text": "Bonn is {result:0} degrees warmer than Lima today. Take an umbrella to Lima: it"
-            " rains there. Three workers have had a hand in this answer.",
+            "text": "Bonn is {result:0} degrees warmer than Lima today. Take an umbrella to Lima:"
+            " it rains there. Three workers have had a hand in this answer.",
             "pace": 0.05,
         },
     ]
@@ -183,8 +183,8 @@ class Demo:
             stopped, killed = self.accidents
             say(
                 f"\n✓ One turn of three model calls and five tool calls in {took:.1f} s.\n"
-                f"  Worker {stopped.victim.name} got a SIGTERM, as in a deploy; {stopped.by} went on"
-                f" {stopped.recovered:.1f} s later, after\n"
+                f"  Worker {stopped.victim.name} got a SIGTERM, as in a deploy;"
+                f" {stopped.by} went on {stopped.recovered:.1f} s later, after\n"
                 f"  {DRAIN:.0f} s in which the step might have finished (by default 10).\n"
                 f"  Worker {killed.victim.name} got a SIGKILL; {killed.by} went on"
                 f" {killed.recovered:.1f} s later (dead after {DEAD_AFTER:.0f} s of silence;\n"

@@ -14,6 +14,7 @@ from rejoinder import embedded
 from rejoinder.client import Client
 from scripts.fleet import Fleet, environment
 from tests.chats import World
+from tests.scenarios.house import House, open_house
 
 QUICK = {
     "REJOINDER_HEARTBEAT_SECONDS": "0.5",
@@ -77,3 +78,17 @@ def stage(
         fleet.wait_until_ready()
         yield Stage(fleet, client, World(engine), servers.redis_url)
     engine.dispose()
+
+
+@pytest.fixture(scope="module", params=["threads", "prefork"])
+def house(
+    request: pytest.FixtureRequest,
+    servers: embedded.Servers,
+    make_database: object,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[House]:
+    """A worker for front-door calls; those for steps come and go. Shared by a module's tests."""
+    database_url = make_database()  # type: ignore[operator]
+    folder = tmp_path_factory.mktemp("house")
+    with open_house(request.param, database_url, servers.redis_url, folder, QUICK) as opened:
+        yield opened
