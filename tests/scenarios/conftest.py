@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import redis
 from sqlalchemy import Connection, make_url, text
@@ -76,6 +77,9 @@ def stage(
         for name in ("one", "two"):
             fleet.worker(name, pool=request.param, concurrency=8)
         fleet.wait_until_ready()
+        for member in fleet.members:
+            children = psutil.Process(member.pid).children()
+            assert bool(children) is (request.param == "prefork")
         yield Stage(fleet, client, World(engine), servers.redis_url)
     engine.dispose()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import psutil
 import redis
 
 from models.engine import make_engine
@@ -40,6 +41,7 @@ class House:
             options=options,
         )
         self.fleet.wait_until_ready(member)
+        assert bool(psutil.Process(member.pid).children()) is (self.pool == "prefork")
         return member
 
     def start(self, *steps: Mapping[str, Any], words: str = "Go.") -> Turn:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import redis
 from sqlalchemy import text
@@ -180,6 +181,7 @@ def seen(
             )
             fleet.worker("next", pool=pool, concurrency=8, queues=["rejoinder.steps"])
             fleet.wait_until_ready()
+            assert len(psutil.Process(victim.pid).children()) == (8 if pool == "prefork" else 0)
             cast = Cast(client, world, folder, {}, lock)
             _consume(cast, "next", begin=False)
             bring_about(cast, lambda: _consume(cast, "victim", begin=False))
