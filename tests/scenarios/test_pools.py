@@ -1,4 +1,4 @@
-"""The pool that is asked for is the pool that runs: Celery would give the configured one instead."""
+"""The pool that is asked for is the pool that runs, although Celery would give another one."""
 
 from pathlib import Path
 
