@@ -44,6 +44,9 @@ REFUSED = (
     " or --pool=prefork; or insist with REJOINDER_GREEN_POOLS=allow."
 )
 LOOK_SECONDS = 0.5
+REPORT_SECONDS = 3.0
+"""How long a child that was told to end stays after its task: for the task's result to be sent, and
+for the main process to end it, if that is going, too."""
 ORPHAN_SECONDS = 10.0
 """How long a child whose main process was killed takes to hand its step back, at most."""
 
@@ -140,12 +143,16 @@ def _begin_in_child(**_: object) -> None:
         # They are to hand their steps back first, and then end by themselves.
         set_pdeathsig(0)
     stopping.begin_in_child()
-    _let_tasks_finish()
+    task_prerun.connect(_let_tasks_finish)
     threading.Thread(target=_end_in_time, name="end", daemon=True).start()
 
 
-def _let_tasks_finish() -> None:
-    """Survive a SIGTERM while a task runs: systemd sends it to every process of a service."""
+def _let_tasks_finish(**_: object) -> None:
+    """Survive a SIGTERM while a task runs: systemd sends it to every process of a service.
+
+    With the first task, for billiard sets handlers of its own after a child's initialisation.
+    """
+    task_prerun.disconnect(_let_tasks_finish)
     handler = signal.getsignal(signal.SIGTERM)
 
     def heard(signum: int, frame: FrameType | None) -> None:
@@ -170,9 +177,12 @@ def _count_down(**_: object) -> None:
 
 def _end_in_time() -> None:
     """End after the task that a SIGTERM met, or, step handed back, after the main process."""
+    idle_since = time.monotonic()
     while not stopping.this.orphaned:
         time.sleep(LOOK_SECONDS)
-        if _told_to_end.is_set() and not _at_work:
+        if _at_work or not _told_to_end.is_set():
+            idle_since = time.monotonic()
+        elif time.monotonic() - idle_since > REPORT_SECONDS:
             os.kill(os.getpid(), signal.SIGTERM)
     end = time.monotonic() + ORPHAN_SECONDS
     while (here := runtime.existing()) is not None and here.busy and time.monotonic() < end:
