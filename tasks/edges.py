@@ -59,6 +59,7 @@ def _look_at_the_pool(sender: Any, **_: object) -> None:
             raise SystemExit(REFUSED.format(pool=name))
     if "prefork" in pool or "asynpool" in pool:
         stopping.this.before_forks()
+        runtime.warm_up()
 
 
 @worker_ready.connect
