@@ -11,9 +11,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from billiard.util import set_pdeathsig
 from celery import bootsteps
 from celery.platforms import EX_OK
 from celery.signals import (
@@ -130,6 +132,10 @@ def _begin_in_child(**_: object) -> None:
         return
     if stopping.this.pipes is None:
         return  # solo: the main process itself
+    with suppress(OSError):  # not on Linux: nothing to undo
+        # Celery has the kernel kill children with their main process, at once and in mid-step.
+        # They are to hand their steps back first, and then end by themselves.
+        set_pdeathsig(0)
     stopping.begin_in_child()
     _let_tasks_finish()
     threading.Thread(target=_end_in_time, name="end", daemon=True).start()
