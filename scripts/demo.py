@@ -1,17 +1,20 @@
-"""make demo: a chat with tools, streamed from two real workers, one of which is killed on the way.
+"""make demo: a chat with tools, streamed from real workers that are stopped and killed on the way.
 
-Servers of its own, two `celery -A tasks worker` processes, and an app that knows only the client.
-While tools run, the worker that has the chat gets a SIGKILL; the sweep notices that its heartbeat
-is missing, and the other worker goes on where it fell. Exit code 0: the turn was completed, by the
-other worker, and history holds each message once.
+Servers of its own, three `celery -A tasks worker` processes, and an app that knows only the client.
+While tools run, the worker that has the chat gets a SIGTERM, as in a deploy: it hands the chat over
+and ends. The one that goes on gets a SIGKILL: the sweep notices that its heartbeat is missing, and
+the third goes on where it fell. Exit code 0: the turn was completed, and history holds each message
+once.
 """
 
+import signal
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +39,8 @@ from scripts.fleet import (
     heeding_signals,
 )
 
-# A demo should not wait for the dead: the defaults are 5, 15 and 5 s.
-HEARTBEAT, DEAD_AFTER, SWEEP_EVERY = 0.5, 2.0, 0.5
+# A demo should not wait for the dead, nor for the leaving: the defaults are 5, 15, 5 and 10 s.
+HEARTBEAT, DEAD_AFTER, SWEEP_EVERY, DRAIN = 0.5, 2.0, 0.5, 1.0
 LONGEST_TURN = 60.0
 QUESTION = "Bonn or Lima today: where is it warmer, and do I need an umbrella?"
 SCRIPT: dict[str, Any] = {
@@ -48,7 +51,7 @@ SCRIPT: dict[str, Any] = {
             "calls": [
                 {"name": "weather", "arguments": {"city": "Bonn"}},
                 {"name": "weather", "arguments": {"city": "Lima"}},
-                {"name": "slow_lookup", "arguments": {"topic": "umbrella", "seconds": 2}},
+                {"name": "slow_lookup", "arguments": {"topic": "umbrella", "seconds": 3}},
             ],
             "pace": 0.03,
         },
@@ -58,13 +61,14 @@ SCRIPT: dict[str, Any] = {
                 {
                     "name": "calculate",
                     "arguments": {"expression": "{result:0.celsius} - ({result:1.celsius})"},
-                }
+                },
+                {"name": "slow_lookup", "arguments": {"topic": "difference", "seconds": 2}},
             ],
             "pace": 0.03,
         },
         {
-            "text": "Bonn is {result} degrees warmer than Lima today. Take an umbrella to Lima: it"
-            " rains there. This answer was finished by another worker than the one that began it.",
+            "text": "Bonn is {result:0} degrees warmer than Lima today. Take an umbrella to Lima:"
+            " it rains there. Three workers have had a hand in this answer.",
             "pace": 0.05,
         },
     ]
@@ -78,21 +82,32 @@ def say(words: str, style: Style = Style.BOLD) -> None:
     screen.line(words, style)
 
 
+@dataclass
+class Accident:
+    """A signal that a worker got, and when another one went on."""
+
+    number: signal.Signals
+    victim: Member
+    at: float
+    recovered: float | None = None
+    by: str = ""
+
+
 class Demo:
-    """One turn, with an accident."""
+    """One turn, with two accidents."""
 
     def __init__(self, fleet: Fleet, client: Client, database_url: str) -> None:
-        """Begin with two healthy workers."""
+        """Begin with healthy workers."""
         self.fleet = fleet
         self.client = client
         self.engine = make_engine(database_url)
         self.teller = Teller(screen, progress=True)
-        self.killed: tuple[str, float] | None = None
-        self.recovered: float | None = None
+        self.to_come = [signal.SIGTERM, signal.SIGKILL]
+        self.accidents: list[Accident] = []
         self.model_calls = 0
 
     def play(self) -> bool:
-        """Ask, watch, kill, watch; say whether all went well."""
+        """Ask, watch, stop, watch, kill, watch; say whether all went well."""
         began = time.monotonic()
         turn = self.client.create_chat(
             QUESTION, owner="demo", model="scripted:demo", options={"extra": {"script": SCRIPT}}
@@ -106,21 +121,25 @@ class Demo:
             self.teller.tell(event)
             if event.kind == "part" and event.data["seq"] == event.data["n"]:
                 self.model_calls += 1  # the first part of an answer
-            if event.kind == "tool" and event.data["state"] == "progress" and not self.killed:
-                self._kill_the_owner(turn)
+            if event.kind == "tool" and event.data["state"] == "progress":
+                self._have_an_accident(turn)
             if event.kind == "status":
-                self._note_recovery(event.data["status"])
+                self._note_recovery(turn, event.data["status"])
                 if event.data["status"] in AT_REST:
                     break
         return self._conclude(turn, time.monotonic() - began)
 
-    def _kill_the_owner(self, turn: Turn) -> None:
-        owner = self._owner(turn)
-        if owner is None:
+    def _have_an_accident(self, turn: Turn) -> None:
+        """Send the next signal to the worker that has the chat, once the last one is dealt with."""
+        if not self.to_come or any(each.recovered is None for each in self.accidents):
             return
-        owner.kill()
-        self.killed = (owner.name, time.monotonic())
-        say(f"── SIGKILL for worker {owner.name} (process {owner.pid}), in the middle of its tools")
+        owner = self._owner(turn)
+        if owner is None or owner.stopping:
+            return
+        number = self.to_come.pop(0)
+        owner.signal(number)
+        self.accidents.append(Accident(number, owner, time.monotonic()))
+        say(f"── {number.name} for worker {owner.name} (process {owner.pid}), in mid-turn")
 
     def _owner(self, turn: Turn) -> Member | None:
         """The process that holds the chat's lease, as its row says."""
@@ -133,11 +152,15 @@ class Demo:
         pid = str(name).rpartition(":")[2]
         return next((each for each in self.fleet.members if str(each.pid) == pid), None)
 
-    def _note_recovery(self, status: str) -> None:
-        if self.killed and self.recovered is None and status == Status.RUNNING:
-            self.recovered = time.monotonic() - self.killed[1]
-            other = next(each.name for each in self.fleet.members if each.alive)
-            say(f"── worker {other} goes on, {self.recovered:.1f} s after the kill")
+    def _note_recovery(self, turn: Turn, status: str) -> None:
+        open_ones = [each for each in self.accidents if each.recovered is None]
+        if not open_ones or status != Status.RUNNING:
+            return
+        accident, owner = open_ones[0], self._owner(turn)
+        if owner is None or owner is accident.victim:
+            return
+        accident.recovered, accident.by = time.monotonic() - accident.at, owner.name
+        say(f"── worker {owner.name} goes on, {accident.recovered:.1f} s after the signal")
 
     def _conclude(self, turn: Turn, took: float) -> bool:
         result = turn.get(timeout=10)
@@ -152,19 +175,24 @@ class Demo:
             result["state"] == "finished"
             and roles == expected
             and self.model_calls == roles.count("assistant")
-            and self.killed is not None
-            and self.recovered is not None
+            and [each.number for each in self.accidents] == [signal.SIGTERM, signal.SIGKILL]
+            and all(each.recovered is not None for each in self.accidents)
+            and self.accidents[0].victim.wait() == 0
         )
-        if good and self.killed and self.recovered:
+        if good:
+            stopped, killed = self.accidents
             say(
-                f"\n✓ One turn of three model calls and four tool calls in {took:.1f} s. Worker "
-                f"{self.killed[0]} was killed;\n  the other went on {self.recovered:.1f} s later "
-                f"(dead after {DEAD_AFTER:.0f} s of silence; by default 15).\n  Nothing was lost, "
-                f"answered twice, or asked of the model twice.",
+                f"\n✓ One turn of three model calls and five tool calls in {took:.1f} s.\n"
+                f"  Worker {stopped.victim.name} got a SIGTERM, as in a deploy;"
+                f" {stopped.by} went on {stopped.recovered:.1f} s later, after\n"
+                f"  {DRAIN:.0f} s in which the step might have finished (by default 10).\n"
+                f"  Worker {killed.victim.name} got a SIGKILL; {killed.by} went on"
+                f" {killed.recovered:.1f} s later (dead after {DEAD_AFTER:.0f} s of silence;\n"
+                f"  by default 15). Nothing was lost, answered twice, or asked of the model twice.",
                 Style.GOOD,
             )
         else:
-            what = f"{result['state']}, {self.model_calls} model calls, {roles}"
+            what = f"{result['state']}, {self.model_calls} model calls, {roles}, {self.accidents}"
             say(f"✗ That is not what should have happened: {what}", Style.BAD)
         return good
 
@@ -209,9 +237,10 @@ def run(logs: Path, signals: Signals) -> bool:
             REJOINDER_TOOLS="rejoinder.tools.examples",
             REJOINDER_HEARTBEAT_SECONDS=str(HEARTBEAT),
             REJOINDER_DEAD_AFTER_SECONDS=str(DEAD_AFTER),
+            REJOINDER_DRAIN_SECONDS=str(DRAIN),
         )
         with Fleet(env, logs, signals=signals) as fleet:
-            for name in ("A", "B"):  # while they load, we migrate
+            for name in ("A", "B", "C"):  # while they load, we migrate
                 fleet.worker(name, concurrency=8, options=["--without-mingle"])
             upgrade(servers.database_url)
             fleet.wait_until_ready()

@@ -24,7 +24,7 @@ FLOWER_PORT = 5555
 # What is ours to choose on one person's machine, unless the person chose.
 SETTINGS: Mapping[str, str] = {
     "REJOINDER_TOOLS": "rejoinder.tools.examples",
-    "REJOINDER_HEARTBEAT_SECONDS": "1",  # the tick that hears a stop: nobody waits 5 s for that
+    "REJOINDER_DRAIN_SECONDS": "2",  # after Ctrl-C nobody wants to wait
 }
 SHOWN = ("REJOINDER_DATABASE_URL", "REJOINDER_REDIS_URL", "REJOINDER_BROKER_URL", *SETTINGS)
 

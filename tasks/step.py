@@ -9,6 +9,8 @@ import logging
 from typing import Any, assert_never
 from uuid import UUID
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from models import machine, snapshot
 from rejoinder.core.cancellation import Cancelled
 from rejoinder.core.decide import (
@@ -33,6 +35,7 @@ from tasks.claiming import claiming, ring_again
 from tasks.dispatch import STEP
 from tasks.generate import generate
 from tasks.held import Held
+from tasks.patience import went_away
 from tasks.requests import StepRequest
 from tasks.runtime import current
 from tasks.use_tools import park, run_tools
@@ -72,13 +75,20 @@ def work(held: Held) -> None:
             again_or_fail(held, error)
         except (Stale, StopRequested):
             raise
-        except Exception:
+        except Exception as error:
+            if went_away(error):
+                raise
             log.exception("Chat %s: the step failed", held.chat_id)
             held.write(machine.fail, BROKEN)
     except StopRequested:
         held.finish_interrupt()
     except Stale:
         log.info("Chat %s: the lease is gone; leaving", held.chat_id)
+    except SQLAlchemyError as error:
+        if not went_away(error):
+            raise
+        # The lease stays without a step; once the database is back, the heartbeat hands it back.
+        log.warning("Chat %s: the database is away; leaving: %s", held.chat_id, error)
 
 
 def act(held: Held, loaded: snapshot.Loaded, action: Action) -> None:

@@ -8,13 +8,14 @@ from tests.programs import assert_gone, program
 DEMO = "scripts/demo.py"
 
 
-def test_the_demo_kills_a_worker_and_the_other_completes_the_turn() -> None:
+def test_the_demo_stops_one_worker_and_kills_another_and_the_turn_is_completed() -> None:
     with program(DEMO) as demo:
         demo.wait_for("── SIGKILL for worker")
         family = demo.family()
         assert demo.end() == 0, demo.text
-    assert re.search(r"── worker [AB] goes on, \d+\.\d s after the kill", demo.text)
-    assert "✓ One turn of three model calls and four tool calls" in demo.text
+    assert "── SIGTERM for worker" in demo.text
+    assert len(re.findall(r"── worker [ABC] goes on, \d+\.\d s after", demo.text)) == 2
+    assert "✓ One turn of three model calls and five tool calls" in demo.text
     assert demo.text.count("  6 assistant Bonn is 7 degrees warmer") == 1
     assert_gone(family)
 
