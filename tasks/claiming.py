@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import UUID
 
@@ -14,24 +14,46 @@ from tasks.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
+MAX_LEFT = 1000
+"""Chats that are remembered to be rung for; further ones are the sweep's."""
+
 
 @contextmanager
-def claiming(runtime: Runtime, chat_id: UUID, step_id: UUID) -> Iterator[claims.Claim | None]:
+def claiming(
+    runtime: Runtime, chat_id: UUID, step_id: UUID, turn_id: UUID | None = None
+) -> Iterator[claims.Claim | None]:
     """Claim the chat for a step, or give None.
 
     A chat that took several workers down is suspect; a process runs one of those at a time. One
-    that is left for this reason is rung for again by the sweep.
+    that may have been left for this reason is rung for again when that one is done.
     """
     may_suspect = runtime.suspects.acquire(blocking=False)
     try:
         claim = _claim(runtime, chat_id, step_id, suspects=may_suspect)
+        if claim is None and not may_suspect and turn_id is not None:
+            _leave(runtime, Dispatch(chat_id, turn_id, step_id))
         if may_suspect and not (claim and claim.suspect):
-            runtime.suspects.release()
             may_suspect = False
+            _let_go(runtime)
         yield claim
     finally:
         if may_suspect:
-            runtime.suspects.release()
+            _let_go(runtime)
+
+
+def _leave(runtime: Runtime, to: Dispatch) -> None:
+    runtime.left[to.chat_id] = to
+    if len(runtime.left) > MAX_LEFT:
+        runtime.left.popitem(last=False)
+    if runtime.suspects.acquire(blocking=False):  # it was let go meanwhile, and nobody else rings
+        _let_go(runtime)
+
+
+def _let_go(runtime: Runtime) -> None:
+    runtime.suspects.release()
+    with suppress(KeyError):
+        _, waiting = runtime.left.popitem(last=False)
+        dispatch(waiting)
 
 
 @patiently
@@ -48,11 +70,17 @@ def _claim(
     )
 
 
-def ring_again(request: Any, chat_id: str) -> None:
-    """Pass a message on that came when this worker was going: another one is to hear it."""
+def turn_of(request: Any) -> UUID | None:
+    """The turn that a message is stamped with; None: it is not from us."""
     turn_id = (request.stamps or {}).get("turn_id")
     if isinstance(turn_id, list | tuple):
         turn_id = turn_id[0] if turn_id else None
+    return UUID(turn_id) if turn_id else None
+
+
+def ring_again(request: Any, chat_id: str) -> None:
+    """Pass a message on that came when this worker was going: another one is to hear it."""
+    turn_id = turn_of(request)
     if turn_id is None:
-        return  # not from us; if the chat is to run, the sweep rings
-    dispatch(Dispatch(UUID(chat_id), UUID(turn_id), UUID(request.id)))
+        return  # if the chat is to run, the sweep rings
+    dispatch(Dispatch(UUID(chat_id), turn_id, UUID(request.id)))

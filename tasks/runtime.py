@@ -31,7 +31,7 @@ from uuid_utils.compat import uuid7
 from models import claims, machine
 from models.engine import make_engine, transaction
 from rejoinder.core.cancellation import Cancellation, Cancelled
-from rejoinder.core.effects import Cause, Fence
+from rejoinder.core.effects import Cause, Dispatch, Fence
 from rejoinder.core.errors import Stale
 from rejoinder.core.settings import Settings
 from rejoinder.core.state import Status
@@ -81,6 +81,8 @@ class Runtime:
         self.tools.load_modules(settings.tools)
         self.suspects = threading.Lock()
         """Held by the one suspect chat that this process runs, or while it looks for one."""
+        self.left: OrderedDict[UUID, Dispatch] = OrderedDict()
+        """Chats that were left meanwhile, because they may be suspect, too."""
         self._steps: dict[UUID, Running] = {}
         self._early: OrderedDict[UUID, Cause] = OrderedDict()
         self._orphans: set[UUID] = set()

@@ -31,7 +31,7 @@ from rejoinder.core.parts import Text
 from rejoinder.providers.errors import ProviderError
 from rejoinder.retry import delay, may_retry, retry_state
 from tasks import app, stopping
-from tasks.claiming import claiming, ring_again
+from tasks.claiming import claiming, ring_again, turn_of
 from tasks.dispatch import STEP
 from tasks.generate import generate
 from tasks.held import Held
@@ -53,7 +53,8 @@ def step(self: Any, chat_id: str) -> None:
         ring_again(self.request, chat_id)
         return
     runtime = current()
-    with claiming(runtime, UUID(chat_id), UUID(self.request.id)) as claim:
+    turn_id = turn_of(self.request)
+    with claiming(runtime, UUID(chat_id), UUID(self.request.id), turn_id) as claim:
         if claim is None:
             return  # a repeated, late or early message: somebody else has it, or nobody should
         runtime.events.add(claim.fence.chat_id, "status", {"status": "running"}, now=False)

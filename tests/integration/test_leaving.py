@@ -153,6 +153,27 @@ def test_a_process_runs_one_suspect_at_a_time(runtime: Runtime, world: World) ->
         assert second is not None
 
 
+def test_suspects_that_were_left_are_rung_for_one_after_the_other(
+    runtime: Runtime, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rung: list[UUID] = []
+    monkeypatch.setattr("tasks.claiming.dispatch", lambda to: rung.append(to.chat_id))
+    one, *others = [suspect(world) for _ in range(3)]
+    with claiming(runtime, one, uuid7(), uuid7()):
+        for other in others * 2:  # a repeated message is not rung for twice
+            with claiming(runtime, other, uuid7(), uuid7()) as refused:
+                assert refused is None
+        assert rung == []
+    assert rung == others[:1]
+    with claiming(runtime, others[0], uuid7(), uuid7()) as second:
+        assert second is not None
+        assert rung == others[:1]
+    assert rung == others
+    with claiming(runtime, one, uuid7(), uuid7()):
+        pass  # it is at work: that it cannot be had has another reason
+    assert rung == others
+
+
 def test_goodbye_removes_the_row_unless_chats_still_hang_on_it(
     runtime: Runtime, world: World
 ) -> None:
