@@ -7,8 +7,8 @@ thread (`sweeping`), not by beat, unless a test is about beat.
 
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from tests.waiting import wait_until
 STEPS, CONTROL = "rejoinder.steps", "rejoinder.control"
 LONG = 45.0
 """How long the end of a turn may take, at most."""
+Begin = Callable[..., AbstractContextManager["Play"]]
+"""Begins a play, given settings that differ."""
 WORDS = " ".join(f"word{number}" for number in range(20))
 
 
@@ -162,9 +164,7 @@ def script(
 
 
 @contextmanager
-def play(
-    servers: Servers, database_url: str, folder: Path, **settings: str
-) -> Iterator[Play]:
+def play(servers: Servers, database_url: str, folder: Path, **settings: str) -> Iterator[Play]:
     """Begin with nobody."""
     engine = make_engine(database_url)
     env = environment(database_url, servers.redis_url, **{**QUICK, **settings})

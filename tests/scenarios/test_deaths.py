@@ -6,10 +6,9 @@ are any; a chat is recovered by them, by the parent of a killed child, or by chi
 
 import os
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -26,7 +25,7 @@ from tests.chats import World
 from tests.integration.invariants import assert_invariants
 from tests.owners import is_alive
 from tests.scenarios.phases import RowLock
-from tests.scenarios.plays import CONTROL, LONG, STEPS, WORDS, Play, play, script, sweeping
+from tests.scenarios.plays import CONTROL, LONG, STEPS, WORDS, Begin, Play, play, script, sweeping
 from tests.waiting import wait_until
 
 POOLS = pytest.mark.parametrize("pool", ["threads", "prefork"])
@@ -36,15 +35,13 @@ UNKNOWN = "outcome is unknown"
 
 
 @pytest.fixture
-def begin(
-    servers: embedded.Servers, make_database: Callable[[], str], tmp_path: Path
-) -> Iterator[Callable[..., Any]]:
+def begin(servers: embedded.Servers, make_database: Callable[[], str], tmp_path: Path) -> Begin:
     """A function that begins a play on a database of its own."""
 
-    def start(**settings: str) -> Any:
+    def start(**settings: str) -> AbstractContextManager[Play]:
         return play(servers, make_database(), tmp_path, **settings)
 
-    yield start
+    return start
 
 
 def family(member: Member) -> list[psutil.Process]:
@@ -52,7 +49,7 @@ def family(member: Member) -> list[psutil.Process]:
 
 
 def test_a_killed_child_is_recovered_by_its_parent_without_a_sweep(
-    begin: Callable[..., Any],
+    begin: Begin,
 ) -> None:
     with begin(REJOINDER_DEAD_AFTER_SECONDS=NEVER) as on:
         worker = on.worker("only", pool="prefork", concurrency=3)
@@ -76,7 +73,7 @@ def test_a_killed_child_is_recovered_by_its_parent_without_a_sweep(
 
 
 def test_children_of_a_killed_main_process_hand_their_steps_back_and_end(
-    begin: Callable[..., Any],
+    begin: Begin,
 ) -> None:
     with begin(REJOINDER_DEAD_AFTER_SECONDS=NEVER) as on:
         victim = on.worker("victim", pool="prefork", concurrency=3, queues=[STEPS])
@@ -90,9 +87,8 @@ def test_children_of_a_killed_main_process_hand_their_steps_back_and_end(
         victim.kill()
         on.takes_steps(other)
         wait_until(lambda: not any(map(is_alive, children)), 15, "the end of the children")
-        for turn in (talks, once, again):
-            wait_until(lambda turn=turn: on.status(turn) == "waiting", LONG)
-            assert on.row(turn)["crashes"] == 0
+        on.rest(talks, once, again)
+        assert [on.row(turn)["crashes"] for turn in (talks, once, again)] == [0, 0, 0]
         assert on.answers(talks) == [WORDS]
         assert UNKNOWN in on.history(once)[2][1]
         assert on.noted("once") == ["begin"]
@@ -102,7 +98,7 @@ def test_children_of_a_killed_main_process_hand_their_steps_back_and_end(
 
 @POOLS
 def test_a_worker_that_was_stopped_past_its_lease_changes_nothing_when_it_goes_on(
-    begin: Callable[..., Any], servers: embedded.Servers, pool: str
+    begin: Begin, servers: embedded.Servers, pool: str
 ) -> None:
     with begin(REJOINDER_DEAD_AFTER_SECONDS="3") as on, sweeping(servers):
         # No free slot: one would take messages along into its sleep.
@@ -146,7 +142,7 @@ def test_a_worker_that_was_stopped_past_its_lease_changes_nothing_when_it_goes_o
 
 HALF = {"name": "add", "id": "half", "arguments": {"a": 3, "b": 4}}
 WHOLE = {"name": "add", "id": "whole", "arguments": {"a": 1, "b": 2}}
-CUT_OFF = {
+CUT_OFF: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
     "words": ({"text": WORDS, "hang_after": 4}, [("assistant", "word0 word1 word2 word3")]),
     "a whole call": (
         {"text": "Let me", "calls": [WHOLE, HALF], "hang_after": 7},
@@ -161,16 +157,19 @@ CUT_OFF = {
 
 @POOLS
 def test_the_words_of_a_killed_worker_are_kept_when_its_chat_is_stopped(
-    begin: Callable[..., Any], servers: embedded.Servers, pool: str
+    begin: Begin, servers: embedded.Servers, pool: str
 ) -> None:
     with begin(REJOINDER_DEAD_AFTER_SECONDS="3") as on, sweeping(servers):
         victim = on.worker("victim", pool=pool, queues=[STEPS])
         on.worker("other", queues=[CONTROL])
         on.ready()
         turns = {name: on.start(step) for name, (step, _) in CUT_OFF.items()}
-        for name, turn in turns.items():
-            chunks = CUT_OFF[name][0]["hang_after"]
-            wait_until(lambda turn=turn, chunks=chunks: _chunks(on, turn) == chunks, 30)
+        wait_until(
+            lambda: all(
+                _chunks(on, turn) == CUT_OFF[name][0]["hang_after"] for name, turn in turns.items()
+            ),
+            30,
+        )
         seen = {name: on.live(turn) for name, turn in turns.items()}
         if pool == "prefork":
             # Its parent is to hear of it only after the stop.
@@ -206,7 +205,7 @@ SURVIVED = {"text": "Survived."}
 @POOLS
 @pytest.mark.timeout(180)
 def test_a_chat_that_kills_its_workers_is_given_up_and_takes_nobody_along(
-    begin: Callable[..., Any], servers: embedded.Servers, pool: str
+    begin: Begin, servers: embedded.Servers, pool: str
 ) -> None:
     with begin(REJOINDER_DEAD_AFTER_SECONDS="3") as on, sweeping(servers):
         on.worker("control", queues=[CONTROL])
@@ -244,7 +243,7 @@ def test_a_chat_that_kills_its_workers_is_given_up_and_takes_nobody_along(
 
 
 @POOLS
-def test_a_message_that_comes_five_times_is_one_step(begin: Callable[..., Any], pool: str) -> None:
+def test_a_message_that_comes_five_times_is_one_step(begin: Begin, pool: str) -> None:
     with begin() as on:
         for name in ("one", "two"):
             on.worker(name, pool=pool)
@@ -280,7 +279,7 @@ def _unannounced(on: Play, *steps: dict[str, Any]) -> Turn:
 
 
 def test_chats_that_wait_are_never_touched_by_sweeps(
-    begin: Callable[..., Any], servers: embedded.Servers
+    begin: Begin, servers: embedded.Servers
 ) -> None:
     with begin(REJOINDER_DEAD_AFTER_SECONDS="2") as on:
         on.worker("control", queues=[CONTROL])
@@ -331,7 +330,7 @@ SHORT = {"text": "Look.", "calls": [{"name": "add", "arguments": {"a": 1, "b": 2
 
 
 def test_children_that_end_after_each_task_lose_nothing_and_leave_no_rows(
-    begin: Callable[..., Any],
+    begin: Begin,
 ) -> None:
     with begin(REJOINDER_DEAD_AFTER_SECONDS=NEVER) as on:
         worker = on.worker(
@@ -347,7 +346,7 @@ def test_children_that_end_after_each_task_lose_nothing_and_leave_no_rows(
 
 
 def test_a_pool_that_shrinks_and_grows_loses_nothing_and_leaves_no_rows(
-    begin: Callable[..., Any],
+    begin: Begin,
 ) -> None:
     with begin(REJOINDER_DEAD_AFTER_SECONDS=NEVER) as on:
         worker = on.worker("only", pool="prefork", concurrency=4)

@@ -5,16 +5,13 @@ worker of each pool takes part in the same scene.
 """
 
 import secrets
-import signal
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-import redis
 from sqlalchemy import NullPool, create_engine, make_url, text
 
 from models.migrate import upgrade
@@ -23,10 +20,9 @@ from rejoinder.client import Client, Turn
 from rejoinder.core.state import AT_REST
 from scripts.fleet import ROOT, Member
 from tests.integration.invariants import assert_invariants
-from tests.scenarios.plays import CONTROL, LONG, STEPS, WORDS, Play, play, sweeping
+from tests.scenarios.plays import CONTROL, LONG, STEPS, WORDS, Begin, Play, play, sweeping
 from tests.waiting import wait_until
 
-Begin = Callable[..., AbstractContextManager[Play]]
 POOLS = pytest.mark.parametrize("pool", ["threads", "prefork"])
 DONE = {"text": "Done."}
 
@@ -164,7 +160,7 @@ def test_a_worker_outlives_the_loss_of_its_connections_though_it_holds_a_message
         wait_until(lambda: on.live(talks), 30)
         for _ in range(3):
             for kind in ("normal", "pubsub"):
-                on.redis.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+                on.redis.client_kill_filter(_type=kind, skipme=True)
             wait_until(lambda: _listeners(on) >= 2, 15, "hints are heard again")
         on.rest(talks)
         assert on.answers(talks) == [WORDS]
@@ -182,7 +178,7 @@ def test_a_worker_outlives_the_loss_of_its_connections_though_it_holds_a_message
 
 
 def _listeners(on: Play) -> int:
-    return len(on.redis.pubsub_channels("rejoinder:hints:*"))  # type: ignore[arg-type]
+    return len(on.redis.pubsub_channels("rejoinder:hints:*"))
 
 
 @pytest.mark.parametrize("away", [1.0, 6.0], ids=["for a moment", "for longer than a lease"])
@@ -236,8 +232,7 @@ def test_a_killed_workers_chat_waits_for_beat_and_two_beats_recover_it_once(
         beats += [_beat(on, tmp_path, f"beat-{number}") for number in (1, 2)]
         wait_until(lambda: on.row(turn)["crashes"] == 1, 30, "a recovery")
         on.rest(turn)
-        for beat in beats[1:]:
-            wait_until(lambda beat=beat: "Sending due task" in beat.text(), 30)
+        wait_until(lambda: all("Sending due task" in beat.text() for beat in beats[1:]), 30)
         assert on.history(turn)[1:] == [
             ("assistant", "Look. | →hold"),
             ("tool", on.history(turn)[2][1]),
@@ -314,7 +309,6 @@ def test_a_worker_whose_clock_is_wrong_works_as_any_other(
 
 
 MUTE = """
-import redis
 def publish(self, channel, message, **_):
     if "hints:" in str(channel):
         with open({note!r}, "a") as file:
@@ -339,9 +333,8 @@ def test_an_interrupt_whose_hint_is_lost_lands_with_the_next_heartbeat(
         wait_until(lambda: on.live(talks) and on.noted("tool"), 30)
         for turn in (talks, uses):
             on.client.interrupt(turn.chat_id)
-        for turn in (talks, uses):
-            wait_until(lambda turn=turn: on.status(turn) == "waiting", 5)
-            assert on.turn_state(turn) == "interrupted"
+        on.rest(talks, uses, seconds=5)
+        assert [on.turn_state(turn) for turn in (talks, uses)] == ["interrupted"] * 2
         assert on.noted("hints") == ["unheard"] * 2
         assert on.noted("tool") == ["begin", "interrupt"]
         (words,) = on.answers(talks)
