@@ -346,20 +346,25 @@ def test_children_that_end_after_each_task_lose_nothing_and_leave_no_rows(
 
 
 def test_a_pool_that_shrinks_and_grows_loses_nothing_and_leaves_no_rows(
-    begin: Begin,
+    begin: Begin, servers: embedded.Servers
 ) -> None:
-    with begin(REJOINDER_DEAD_AFTER_SECONDS=NEVER) as on:
+    with begin(REJOINDER_DEAD_AFTER_SECONDS=NEVER) as on, sweeping(servers):
         worker = on.worker("only", pool="prefork", concurrency=4)
         on.ready()
         control = on.client.app.control
-        for _ in range(2):
-            turns = [on.start(SHORT, {"text": "Done.", "delay": 0.3}) for _ in range(8)]
-            for change in (control.pool_shrink, control.pool_grow, control.pool_shrink):
+        talks = [on.start({"text": WORDS, "pace": 0.2}) for _ in range(2)]
+        wait_until(lambda: all(on.live(turn) for turn in talks), 30)
+        before = {child.pid for child in family(worker)}
+        short: list[Turn] = []
+        for _ in range(4):
+            for change in (control.pool_shrink, control.pool_grow):
                 change(2, reply=True, timeout=5, limit=1)
-            on.rest(*turns)
-            control.pool_grow(2, reply=True, timeout=5, limit=1)
-            for turn in turns:
-                assert on.history(turn)[2:] == [("tool", "✓3"), ("assistant", "Done.")]
+                short += [on.start(SHORT, {"text": "Done."}) for _ in range(2)]
+        on.rest(*talks, *short)
+        assert before != {child.pid for child in family(worker)}, "nobody had to go"
+        for turn in short:
+            assert on.history(turn)[2:] == [("tool", "✓3"), ("assistant", "Done.")]
+        assert [on.answers(turn) for turn in talks] == [[WORDS]] * 2
         wait_until(lambda: not _rows_of_the_dead(on, worker), 15, "no rows of ended children")
 
 

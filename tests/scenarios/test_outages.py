@@ -309,6 +309,7 @@ def test_a_worker_whose_clock_is_wrong_works_as_any_other(
 
 
 MUTE = """
+import redis
 def publish(self, channel, message, **_):
     if "hints:" in str(channel):
         with open({note!r}, "a") as file:
