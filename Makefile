@@ -12,7 +12,7 @@ export PYTHON
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up chat test check lint types arch docs bench-db mutants lock clean
+.PHONY: help setup demo up chat test check lint types arch docs bench-db mutants chaos lock clean
 
 help:  ## explain the targets
 	@echo "make <target>, each with its own set-up:"
@@ -53,6 +53,10 @@ bench-db: setup  ## the hot statements on 200,000 chats and 2,000,000 messages
 
 mutants: setup  ## break the machine on purpose: some test must fail each time
 	@$(PYTHON_BIN) scripts/mutants.py $(ARGS)
+
+chaos: setup  ## a fleet under faults, then an audit (SECONDS=60 SEED=1 POOL=threads CHATS=40)
+	@$(PYTHON_BIN) scripts/chaos.py --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) \
+	    --pool $(or $(POOL),threads) --chats $(or $(CHATS),40) $(ARGS)
 
 lock:  ## compute requirements.lock anew (needs uv)
 	uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \

@@ -4,6 +4,8 @@ It imports nothing of ours, so that it can be read, and loaded, on its own.
 """
 
 import os
+import sys
+from itertools import pairwise
 
 from kombu import Queue  # type: ignore[attr-defined]  # kombu says so only by use
 
@@ -33,7 +35,10 @@ task_routes = {"rejoinder.step": {"queue": "rejoinder.steps"}}
 
 # Steps wait for the network most of the time. Threads share one event loop, one provider client and
 # one connection pool; 500 of them cost less than 100 MB.
-worker_pool = "threads"
+# (Celery reads `--pool=prefork` as "the configured one", so that has to be the one asked for.)
+_asked = " ".join(sys.argv).replace("=", " ").split()
+_prefork = any(pair in {("-P", "prefork"), ("--pool", "prefork")} for pair in pairwise(_asked))
+worker_pool = "prefork" if _prefork or "-Pprefork" in _asked else "threads"
 worker_concurrency = int(os.environ.get("REJOINDER_CONCURRENCY") or 100)
 
 # A message is a doorbell; the lease in Postgres decides who works, and the sweep repeats what is

@@ -31,7 +31,7 @@ UPDATE rejoinder.chats AS c
    AND (c.run_after IS NULL OR c.run_after <= clock_timestamp())
    AND (c.crashes < :suspect_at OR :suspects)
    AND w.id = :worker_id AND w.seen_at > clock_timestamp() - :dead_after
-RETURNING c.history_version, c.turn_id, c.attempt, c.crashes
+RETURNING c.history_version, c.snapshot_version, c.turn_id, c.attempt, c.crashes
 """)
 
 _REGISTER = text("""
@@ -141,6 +141,7 @@ class Claim:
     fence: Fence
     turn_id: UUID
     attempt: int
+    snapshot_version: int
     crashes: int
 
     @property
@@ -201,7 +202,7 @@ def claim(  # noqa: PLR0913  # who takes what, as which step
     )
     for row in rows:
         fence = Fence(chat_id, lease_id, row.history_version)
-        return Claim(fence, row.turn_id, row.attempt, row.crashes)
+        return Claim(fence, row.turn_id, row.attempt, row.snapshot_version, row.crashes)
     return None
 
 

@@ -18,6 +18,8 @@ ROOT = Path(__file__).parent.parent
 COPIED = ("models", "rejoinder", "tasks", "tests", "scripts", "celeryconfig.py", "pyproject.toml")
 MATRIX, RACES = "tests/integration/matrix", "tests/integration/test_races.py"
 SWEEPS = "tests/integration/test_races_sweeps.py"
+LEAVING = ("tests/integration/test_leaving.py",)
+STOPPING = ("tests/scenarios/test_stopping_matrix.py",)
 OTHERS = tuple(f"tests/integration/test_{n}.py" for n in ("calls", "turns", "sending", "trees"))
 AT_ONCE = 2
 TIMEOUT_SECONDS = 600
@@ -32,6 +34,8 @@ class Mutant:
     old: str
     new: str
     tests: tuple[str, ...] = (MATRIX,)
+    only: str = ""
+    """Which of them, as pytest's -k takes it."""
 
 
 _M = "models/machine/"
@@ -172,6 +176,72 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if change.chat.queue_length:\n            history.promote_head",
         "        if change.chat.queue_length > 99:\n            history.promote_head",
     ),
+    Mutant(
+        "the leaving are interrupted",
+        "tasks/runtime.py",
+        "after(self.settings.drain_seconds, lambda: self.cancel_all(Cause.SHUTDOWN))",
+        "after(self.settings.drain_seconds, lambda: self.cancel_all(Cause.INTERRUPT))",
+        STOPPING,
+        "SIGTERM and threads and not remapped",
+    ),
+    Mutant(
+        "the leaving drop what they were asked",
+        "tasks/step.py",
+        "        ring_again(self.request, chat_id)\n",
+        "",
+        ("tests/scenarios/test_shutdowns.py",),
+        "rolling and threads",
+    ),
+    Mutant(
+        "a late claim is kept",
+        "tasks/runtime.py",
+        "if stopping.this.asked:  # the claim",
+        "if stopping.this.asked and not self:  # the claim",
+        LEAVING,
+    ),
+    Mutant(
+        "an early hint is lost",
+        "tasks/runtime.py",
+        "if (early := self._early.pop(lease_id, None)) is not None:",
+        "if (early := self._early.pop(chat_id, None)) is not None:",
+        LEAVING,
+    ),
+    Mutant(
+        "hints are not sent",
+        "tasks/dispatch.py",
+        "        if hint.worker_id == runtime.worker_id:",
+        "        if hint.worker_id:",
+        ("tests/scenarios/test_hints.py",),
+    ),
+    Mutant(
+        "a revoked step is only forgotten",
+        "tasks/lost.py",
+        "for step in claims.by_step(runtime.engine, ids)\n        if",
+        "for step in claims.by_step(runtime.engine, [])\n        if",
+        STOPPING,
+        "step and threads",
+    ),
+    Mutant(
+        "a suspect is never alone",
+        "models/claims.py",
+        "   AND (c.crashes < :suspect_at OR :suspects)\n",
+        "   AND (c.crashes < :suspect_at OR NOT :suspects OR :suspects)\n",
+        LEAVING,
+    ),
+    Mutant(
+        "words of an old attempt are kept",
+        "tasks/live.py",
+        "        elif _is_boundary(event):",
+        "        elif _is_boundary(event) and not found and not history_version:",
+        ("tests/integration/test_live.py",),
+    ),
+    Mutant(
+        "a deadline is taken for a theft",
+        "tasks/runtime.py",
+        "step.cancellation.cancel(Cause.DEADLINE)",
+        "step.cancellation.cancel(Cause.LEASE_LOST)",
+        LEAVING,
+    ),
 )
 
 
@@ -193,11 +263,13 @@ def survives(mutant: Mutant | None) -> bool:
             source = ROOT / name
             (shutil.copytree if source.is_dir() else shutil.copy)(source, copy / name)
         tests: tuple[str, ...] = (MATRIX, *OTHERS, RACES)
+        only: tuple[str, ...] = ()
         if mutant is not None:
             apply(mutant, copy)
             tests = mutant.tests
+            only = ("-k", mutant.only) if mutant.only else ()
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests],
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests, *only],
             cwd=copy,
             env={**os.environ, "PYTHONPATH": str(copy)},
             capture_output=True,

@@ -10,10 +10,8 @@ from pathlib import Path
 from celery import Celery
 
 from rejoinder.boot import require_own_packages
-from tasks.pools import heed_the_command_line
 
 require_own_packages(Path(__file__).parents[1])
-heed_the_command_line()
 
 app = Celery("rejoinder")
 app.config_from_object("celeryconfig")

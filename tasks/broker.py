@@ -1,7 +1,8 @@
-"""What has to be known of, and mended in, the way to the broker."""
+"""What has to be known of, and mended in, Celery 5.7's way to the broker."""
 
 import logging
 
+from celery.concurrency.prefork import TaskPool
 from kombu.transport.redis import Channel
 from redis.exceptions import ConnectionError as LostConnection
 
@@ -42,3 +43,19 @@ def survive_lost_connections() -> None:
         return original(self, *args, **options)  # type: ignore[no-untyped-call]
 
     Channel._connparams = parameters  # type: ignore[method-assign]  # noqa: SLF001
+
+
+def survive_cold_shutdowns() -> None:
+    """Let a prefork worker on Redis end well after a cold shutdown.
+
+    Celery 5.7 asks the pool for its size before it takes a message (`worker_disable_prefetch`), and
+    after a cold shutdown has stopped the pool it asks once more: an AttributeError ends the worker
+    as "unrecoverable". A pool that is gone has no places.
+    """
+    size: property = TaskPool.num_processes
+    get = size.fget
+
+    def places(self: TaskPool) -> int:
+        return int(get(self)) if self._pool is not None and get is not None else 0
+
+    TaskPool.num_processes = property(places)

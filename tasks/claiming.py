@@ -27,18 +27,18 @@ def claiming(
     A chat that took several workers down is suspect; a process runs one of those at a time. One
     that may have been left for this reason is rung for again when that one is done.
     """
-    may_suspect = runtime.suspects.acquire(blocking=False)
-    try:
-        claim = _claim(runtime, chat_id, step_id, suspects=may_suspect)
-        if claim is None and not may_suspect and turn_id is not None:
-            _leave(runtime, Dispatch(chat_id, turn_id, step_id))
-        if may_suspect and not (claim and claim.suspect):
-            may_suspect = False
-            _let_go(runtime)
+    claim = _claim(runtime, chat_id, step_id, suspects=False)
+    if claim is not None:
         yield claim
-    finally:
-        if may_suspect:
+    elif runtime.suspects.acquire(blocking=False):
+        try:
+            yield _claim(runtime, chat_id, step_id, suspects=True)
+        finally:
             _let_go(runtime)
+    else:
+        if turn_id is not None:
+            _leave(runtime, Dispatch(chat_id, turn_id, step_id))
+        yield None
 
 
 def _leave(runtime: Runtime, to: Dispatch) -> None:

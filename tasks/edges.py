@@ -35,6 +35,7 @@ from celery.worker import state as worker_state
 from rejoinder.core.settings import Settings
 from tasks import app, broker, lost, runtime, stopping
 from tasks.dispatch import STEP
+from tasks.preload import preload
 
 GREEN = ("gevent", "eventlet")
 REFUSED = (
@@ -47,6 +48,7 @@ ORPHAN_SECONDS = 10.0
 """How long a child whose main process was killed takes to hand its step back, at most."""
 
 broker.survive_lost_connections()
+broker.survive_cold_shutdowns()
 
 
 # -- the worker begins --------------------------------------------------------------------------
@@ -59,9 +61,10 @@ def _look_at_the_pool(sender: Any, **_: object) -> None:
     for name in GREEN:
         if name in pool and settings.green_pools != "allow":
             raise SystemExit(REFUSED.format(pool=name))
-    if "prefork" in pool or "asynpool" in pool:
+    forking = "prefork" in pool
+    preload(settings, forking=forking)
+    if forking:
         stopping.this.before_forks()
-        runtime.warm_up()
 
 
 @worker_ready.connect

@@ -25,7 +25,6 @@ import redis
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import configure_mappers
 from uuid_utils.compat import uuid7
 
 from models import claims, machine
@@ -266,16 +265,6 @@ def current() -> Runtime:
                 runtime.start()
                 _current = runtime
     return _current
-
-
-def warm_up() -> None:
-    """Import and configure what a process needs, in one that is going to fork.
-
-    Later a thread of it would do so when a child is lost, which is when the next child is forked:
-    locks that are held then are never released in that child.
-    """
-    Runtime(Settings.load(os.environ))
-    configure_mappers()
 
 
 def existing() -> Runtime | None:

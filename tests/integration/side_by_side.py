@@ -165,6 +165,7 @@ class SideBySide:
         if got is not None:
             self.fences[chat.id].append(got.fence)
             self._predict(chat, lambda model: model.claim(got.fence.lease_id, worker))
+            self.agree("its versions", got.snapshot_version, chat.snapshot)
             self.agree("its crashes", got.crashes, chat.crashes)
             self.agree(
                 "its attempt and turn", (got.attempt, got.turn_id), (chat.attempt, chat.turn)

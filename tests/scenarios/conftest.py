@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import redis
 from sqlalchemy import Connection, make_url, text
@@ -14,6 +15,7 @@ from rejoinder import embedded
 from rejoinder.client import Client
 from scripts.fleet import Fleet, environment
 from tests.chats import World
+from tests.scenarios.house import House, open_house
 
 QUICK = {
     "REJOINDER_HEARTBEAT_SECONDS": "0.5",
@@ -75,5 +77,22 @@ def stage(
         for name in ("one", "two"):
             fleet.worker(name, pool=request.param, concurrency=8)
         fleet.wait_until_ready()
+        for member in fleet.members:
+            children = psutil.Process(member.pid).children()
+            assert bool(children) is (request.param == "prefork")
         yield Stage(fleet, client, World(engine), servers.redis_url)
     engine.dispose()
+
+
+@pytest.fixture(scope="module", params=["threads", "prefork"])
+def house(
+    request: pytest.FixtureRequest,
+    servers: embedded.Servers,
+    make_database: object,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[House]:
+    """A worker for front-door calls; those for steps come and go. Shared by a module's tests."""
+    database_url = make_database()  # type: ignore[operator]
+    folder = tmp_path_factory.mktemp("house")
+    with open_house(request.param, database_url, servers.redis_url, folder, QUICK) as opened:
+        yield opened

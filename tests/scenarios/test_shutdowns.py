@@ -1,107 +1,23 @@
 """A worker that goes: what is at work finishes or is handed back, and another goes on at once."""
 
-import itertools
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-from uuid import UUID
 
 import psutil
 import pytest
-import redis
 
-from models.engine import make_engine
-from rejoinder import embedded
-from rejoinder.client import Client, Turn
-from scripts.fleet import Fleet, Member, environment
-from tests.chats import World
+from rejoinder.client import Turn
+from scripts.fleet import Member
 from tests.integration.invariants import assert_invariants
-from tests.scenarios.conftest import QUICK
+from tests.scenarios.house import House, noted
 from tests.waiting import wait_until
 
 LONG = 60.0
 WELL_WITHIN = 25.0
 """Of the 30 s that Kubernetes gives."""
-
-
-@dataclass
-class House:
-    """A fleet that grows and shrinks; front-door calls have a worker of their own."""
-
-    pool: str
-    fleet: Fleet
-    client: Client
-    world: World
-    notes: Path
-    _numbers: Iterator[int]
-
-    def worker(
-        self, *options: str, concurrency: int = 8, env: Mapping[str, str] | None = None
-    ) -> Member:
-        """Start one more worker for steps; ready on return."""
-        member = self.fleet.worker(
-            f"steps-{next(self._numbers)}",
-            pool=self.pool,
-            concurrency=concurrency,
-            queues=["rejoinder.steps"],
-            env=env,
-            options=options,
-        )
-        self.fleet.wait_until_ready(member)
-        return member
-
-    def start(self, *steps: Mapping[str, Any], words: str = "Go.") -> Turn:
-        return self.client.create_chat(
-            words,
-            owner="joe",
-            model="scripted:inline",
-            options={"extra": {"script": {"turns": [list(steps)], "repeat": True}}},
-        )
-
-    def tool(self, name: str, seconds: float) -> dict[str, Any]:
-        note = str(self.notes / f"{name}-{next(self._numbers)}")
-        return {"text": "Look.", "calls": [_call(name, seconds, note)]}
-
-    def row(self, turn: Turn) -> dict[str, Any]:
-        return self.world.row(UUID(turn.chat_id))
-
-    def roles(self, turn: Turn) -> list[str]:
-        return [m["role"] for m in self.client.get_messages(turn.chat_id)["messages"]]
-
-
-def _call(name: str, seconds: float, note: str) -> dict[str, Any]:
-    return {"name": name, "arguments": {"seconds": seconds, "note": note}}
-
-
-def noted(step: Mapping[str, Any]) -> list[str]:
-    path = Path(step["calls"][0]["arguments"]["note"])
-    return path.read_text(encoding="utf-8").split() if path.exists() else []
-
-
-@pytest.fixture(scope="module", params=["threads", "prefork"])
-def house(
-    request: pytest.FixtureRequest,
-    servers: embedded.Servers,
-    make_database: Callable[[], str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[House]:
-    database_url = make_database()
-    with redis.Redis.from_url(servers.redis_url) as connection:
-        connection.flushdb()
-    folder: Path = tmp_path_factory.mktemp("house")
-    env = environment(database_url, servers.redis_url, **QUICK)
-    engine = make_engine(database_url)
-    with Fleet(env, folder) as fleet, Client(broker_url=servers.redis_url, timeout=30) as client:
-        fleet.worker("control", queues=["rejoinder.control"], concurrency=8)
-        fleet.wait_until_ready()
-        yield House(request.param, fleet, client, World(engine), folder, itertools.count(1))
-    engine.dispose()
 
 
 def gone(member: Member) -> None:

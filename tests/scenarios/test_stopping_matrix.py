@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import redis
+from sqlalchemy import text
 
 from models.engine import make_engine
 from rejoinder import embedded
@@ -31,6 +33,7 @@ SETTINGS = {
 }
 EXIT_SECONDS = 20.0
 OUTSIDE = (Phase.PARKED, Phase.SLEEPING)
+OWNED = (Phase.STREAMING, Phase.SYNC_TOOL, Phase.ASYNC_TOOL, Phase.COMMITTING)
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,20 @@ class Seen:
     exit_seconds: float
     log: str
 
+    def crashed(self, phase: Phase) -> bool:
+        """Whether a crash was ever counted on this chat."""
+        chat_id = self.cast.turns[phase].chat_id
+        return bool(self.cast.world.read("SELECT 1 FROM crashed WHERE chat_id = :c", c=chat_id))
+
+
+KEEP_CRASHES = """
+CREATE TABLE crashed (chat_id uuid);
+CREATE FUNCTION note_crash() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN INSERT INTO crashed VALUES (NEW.id); RETURN NULL; END';
+CREATE TRIGGER note_crash AFTER UPDATE ON rejoinder.chats FOR EACH ROW
+    WHEN (NEW.crashes > OLD.crashes) EXECUTE FUNCTION note_crash();
+"""
+
 
 @pytest.fixture(
     scope="module",
@@ -139,10 +156,12 @@ def seen(
 ) -> Iterator[Seen]:
     pool, cause = request.param
     database_url = make_database()
-    with redis.Redis.from_url(servers.redis_url) as connection:
-        connection.flushdb()
+    with redis.Redis.from_url(servers.redis_url) as client:
+        client.flushdb()
     folder: Path = tmp_path_factory.mktemp("matrix")
     engine = make_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(text(KEEP_CRASHES))
     world = World(engine)
     heart = KeepAlive(world)
     lock = RowLock(database_url)
@@ -162,6 +181,7 @@ def seen(
             )
             fleet.worker("next", pool=pool, concurrency=8, queues=["rejoinder.steps"])
             fleet.wait_until_ready()
+            assert len(psutil.Process(victim.pid).children()) == (8 if pool == "prefork" else 0)
             cast = Cast(client, world, folder, {}, lock)
             _consume(cast, "next", begin=False)
             bring_about(cast, lambda: _consume(cast, "victim", begin=False))
@@ -219,8 +239,11 @@ def test_the_cause_decides_the_status(seen: Seen, phase: Phase) -> None:
             _stopped(seen.cast, phase)
         case "edit":
             _edited(seen.cast, phase)
-        case _:
+        case means:
             _went_on(seen.cast, phase)
+            # Children of a prefork pool outlive their parent, and hand back.
+            dies = means == "crash" and seen.pool == "threads"
+            assert seen.crashed(phase) is (dies and phase in OWNED)
 
 
 @pytest.mark.timeout(240)

@@ -93,6 +93,7 @@ def test_an_allowed_transition_has_every_effect_and_no_other(world: World, cell:
         assert claimed is not None
         assert claimed.fence.lease_id == after.chat["lease_id"]
         assert claimed.fence.history_version == after.chat["history_version"]
+        assert claimed.snapshot_version == after.chat["snapshot_version"]
         assert claimed.crashes == after.chat["crashes"]
         assert after.chat["step_id"] not in (None, before.chat["step_id"])
         assert (claimed.turn_id, claimed.attempt) == (before.chat["turn_id"], expected.attempt)

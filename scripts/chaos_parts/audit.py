@@ -1,0 +1,141 @@
+"""Whether it was right: what was asked and done, against what stands in the database.
+
+Pure: a picture of the rows, the journal and the ledger go in, findings come out. Each rule is one
+function, named by what it demands; `audit_turns.py` has those about single messages and turns,
+`audit_processes.py` those about logs and exits. A rule never makes allowances for what it does not
+know the cause of.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from rejoinder.core.state import AT_REST, TABLE, Transition
+from scripts.chaos_parts import audit_turns
+from scripts.chaos_parts.evidence import Evidence, Finding
+from scripts.chaos_parts.ledger import done
+from scripts.chaos_parts.picture import Message, Move
+
+# `reconcile` mends what must not happen: its moves are no excuse here.
+ALLOWED = frozenset(
+    (source, target)
+    for transition, rule in TABLE.items()
+    if transition is not Transition.RECONCILE
+    for source, move in rule.moves.items()
+    for target in (*move.empty, *move.filled)
+)
+
+
+def chats_are_at_rest(evidence: Evidence) -> Iterator[Finding]:
+    """No chat is stuck, no lease is left, no message waits in a queue."""
+    for chat in evidence.picture.chats:
+        if chat.status not in AT_REST:
+            yield Finding("stuck chat", f"still {chat.status}", chat.id)
+        if chat.lease_id is not None:
+            yield Finding("lease left", f"{chat.lease_id}", chat.id)
+        if chat.queue_length and chat.status == "waiting":
+            yield Finding("stranded queue", f"{chat.queue_length} messages", chat.id)
+
+
+def ended_turns_are_announced(evidence: Evidence) -> Iterator[Finding]:
+    """Whoever waits for a turn was told of its end."""
+    for turn in evidence.picture.turns:
+        if turn.ended_at is not None and not turn.announced:
+            yield Finding("unannounced turn", f"turn {turn.id} ({turn.state})", turn.chat_id)
+
+
+def histories_are_well_formed(evidence: Evidence) -> Iterator[Finding]:
+    """Results follow their calls at once, in call order, each exactly once."""
+    for chat_id, messages in evidence.picture.by_chat().items():
+        said = [m for m in messages if not m.deleted and m.role != "system"]
+        for message, following in zip(said, [*said[1:], None], strict=True):
+            yield from _calls_answered(chat_id, message, following)
+        for previous, message in zip([None, *said[:-1]], said, strict=True):
+            if message.role == "tool" and (previous is None or not previous.call_ids):
+                yield Finding("result without a call", f"message {message.id}", chat_id)
+            if previous is not None and message.revision < previous.revision:
+                yield Finding("order of history", f"message {message.id} is older", chat_id)
+
+
+def _calls_answered(chat_id: str, message: Message, following: Message | None) -> Iterator[Finding]:
+    if not message.call_ids:
+        return
+    if following is None or following.role != "tool":
+        what = following.role if following else "nothing"
+        yield Finding("call without a result", f"{what} follows message {message.id}", chat_id)
+    elif following.result_ids != message.call_ids:
+        words = f"{message.call_ids} were asked, {following.result_ids} were answered"
+        yield Finding("results do not fit", words, chat_id)
+
+
+def calls_are_answered_once(evidence: Evidence) -> Iterator[Finding]:
+    """Each call has one row and one result, which is what its tool said."""
+    ended = {line["call_id"] for line in evidence.ledger if line["what"] == "end"}
+    answered = Counter(i for m in evidence.picture.messages for i in m.result_ids)
+    rows = Counter(call.call_id for call in evidence.picture.calls)
+    for call in evidence.picture.calls:
+        where = f"call {call.call_id} ({call.name})"
+        if rows[call.call_id] > 1:
+            yield Finding("call recorded twice", where, call.chat_id)
+        if call.result is None or not call.settled:
+            yield Finding("call left open", f"{where} is {call.state}", call.chat_id)
+            continue
+        if answered[call.call_id] > 1:
+            yield Finding("result doubled", where, call.chat_id)
+        good = call.state == "finished" and not call.result.get("is_error")
+        if good and call.result["content"] != done(call.arguments["nonce"]):
+            yield Finding("wrong result", f"{where}: {call.result['content']!r}", call.chat_id)
+        if good and call.name != "quick" and call.call_id not in ended:
+            yield Finding("result out of thin air", where, call.chat_id)
+
+
+def deeds_are_done_once(evidence: Evidence) -> Iterator[Finding]:
+    """What must not be done twice was begun at most once, and only by calls in history."""
+    known = {call.call_id for call in evidence.picture.calls}
+    begun = [line for line in evidence.ledger if line["what"] == "begin"]
+    for name in ("call_id", "nonce"):
+        counts = Counter(line[name] for line in begun if line["tool"] == "ledger_once")
+        for line in begun:
+            if line["tool"] == "ledger_once" and counts[line[name]] > 1:
+                words = f"{name} {line[name]} by process {line['pid']}"
+                yield Finding("tool run twice", words, line["chat_id"])
+    for line in begun:
+        if line["call_id"] not in known:
+            yield Finding("tool run unasked", f"call {line['call_id']}", line["chat_id"])
+
+
+def every_move_is_in_the_table(evidence: Evidence) -> Iterator[Finding]:
+    """Each change of status is one of the state machine's, and versions only grow."""
+    for chat_id, moves in evidence.picture.moves().items():
+        last = 0
+        before: Move | None = None
+        for move in moves:
+            step = f"{move.old_status} → {move.new_status} (trail {move.n})"
+            if (move.old_status, move.new_status) not in ALLOWED:
+                yield Finding("illegal move", step, chat_id)
+            if move.new_version <= last:
+                yield Finding("version went back", f"{last}, then {move.new_version}", chat_id)
+            if before is not None and before.new_status != move.old_status:
+                yield Finding("move from elsewhere", f"{before.new_status}, then {step}", chat_id)
+            kept = move.old_lease is not None and move.new_lease is not None
+            if kept and move.old_lease != move.new_lease:
+                yield Finding("lease changed hands", f"without a claim: {step}", chat_id)
+            last, before = move.new_version, move
+
+
+RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
+    chats_are_at_rest,
+    ended_turns_are_announced,
+    histories_are_well_formed,
+    calls_are_answered_once,
+    deeds_are_done_once,
+    every_move_is_in_the_table,
+    audit_turns.accepted_messages_stand_once_and_in_order,
+    audit_turns.nobody_spoke_but_the_drivers,
+    audit_turns.turns_ended_as_they_should,
+    audit_turns.answers_are_right_and_single,
+)
+
+
+def audit(evidence: Evidence) -> list[Finding]:
+    """Every finding of every rule."""
+    return [finding for rule in RULES for finding in rule(evidence)]

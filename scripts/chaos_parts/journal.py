@@ -1,0 +1,121 @@
+"""What was asked of the fleet and what was done to it, with times: the other side of the books.
+
+Written by drivers and faults, read by the audit. It knows only what an app could know: a request
+that got no answer is `unknown`, and the audit has to live with either outcome.
+"""
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from scripts.chaos_parts.plan import Plan
+
+
+class Outcome(StrEnum):
+    """What an app knows about its request."""
+
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A message that a driver sent, or wrote in place of another."""
+
+    plan: Plan
+    mode: str
+    """create, queue, interrupt, reject or edit."""
+    outcome: Outcome
+    asked_at: float
+    answered_at: float
+    chat_id: str | None = None
+    turn_id: str | None = None
+    edits: int | None = None
+    """The message that it replaces, if it is an edit."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Somebody asked for a turn's end, in whatever way. Without a turn: whatever ran then."""
+
+    chat_id: str
+    turn_id: str | None
+    at: float
+    by: str
+    answered: bool = True
+    """Whether the fleet said that it was done."""
+
+
+@dataclass
+class Fault:
+    """Something that was done to the fleet."""
+
+    kind: str
+    at: float
+    victim: str
+    ended_at: float | None = None
+    hit: tuple[str, ...] = ()
+    """Chats that a worker was on when it was hit."""
+    pids: tuple[int, ...] = ()
+    """The processes that were hit."""
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A time in which a server was away, or all connections to it were cut."""
+
+    server: str
+    began: float
+    ended: float
+
+
+@dataclass
+class Journal:
+    """All of it. Safe from any thread."""
+
+    asked: list[Asked] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    outages: list[Outage] = field(default_factory=list)
+    wiped_at: list[float] = field(default_factory=list)
+    """When everything in Valkey was lost."""
+    skipped: list[str] = field(default_factory=list)
+    """Faults that found no victim."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def message(self, asked: Asked) -> None:
+        """Note a message."""
+        with self._lock:
+            self.asked.append(asked)
+
+    def stop(self, stop: Stop) -> None:
+        """Note that an end was asked for."""
+        with self._lock:
+            self.stops.append(stop)
+
+    def fault(
+        self, kind: str, victim: str, hit: Iterable[str] = (), pids: Iterable[int] = ()
+    ) -> Fault:
+        """Note a fault that happens now."""
+        made = Fault(kind, time.time(), victim, hit=tuple(hit), pids=tuple(pids))
+        with self._lock:
+            self.faults.append(made)
+        return made
+
+    def outage(self, server: str, began: float) -> None:
+        """Note that a server is back."""
+        with self._lock:
+            self.outages.append(Outage(server, began, time.time()))
+
+    def wiped(self) -> None:
+        """Note that Valkey has just lost everything."""
+        with self._lock:
+            self.wiped_at.append(time.time())
+
+    def skip(self, kind: str) -> None:
+        """Note a fault that did not take place."""
+        with self._lock:
+            self.skipped.append(kind)

@@ -1,0 +1,90 @@
+"""Tools that leave a trace outside of everything: one line per begin and end, in one file.
+
+REJOINDER_TOOLS names this module, CHAOS_LEDGER the file. A line is one `write` to a file opened for
+appending, so that processes do not mix theirs, and a killed one leaves no half of it.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from rejoinder.tools import ToolContext, tool
+
+VARIABLE = "CHAOS_LEDGER"
+
+
+@tool
+def ledger_once(context: ToolContext, nonce: str, seconds: float) -> str:
+    """Do something that must not be done twice.
+
+    Args:
+        nonce: The name of this deed.
+        seconds: How long it takes.
+    """
+    _note(context, "begin", nonce)
+    time.sleep(seconds)
+    _note(context, "end", nonce)
+    return done(nonce)
+
+
+@tool(idempotent=True)
+async def ledger_again(context: ToolContext, nonce: str, seconds: float) -> str:
+    """Do something that may be done again.
+
+    Args:
+        nonce: The name of this deed.
+        seconds: How long it takes.
+    """
+    _note(context, "begin", nonce)
+    await anyio.sleep(seconds)
+    _note(context, "end", nonce)
+    return done(nonce)
+
+
+@tool(idempotent=True)
+def quick(nonce: str, seconds: float = 0.0) -> str:
+    """Answer at once.
+
+    Args:
+        nonce: The name of this deed.
+        seconds: Not used.
+    """
+    del seconds
+    return done(nonce)
+
+
+TOOLS = (ledger_once, ledger_again, quick)
+
+
+def done(nonce: str) -> str:
+    """What a tool answers."""
+    return f"done {nonce}"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Every line of a ledger."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _note(context: ToolContext, what: str, nonce: str) -> None:
+    line = {
+        "at": time.time(),
+        "what": what,
+        "tool": context.tool,
+        "nonce": nonce,
+        "chat_id": str(context.chat_id),
+        "turn_id": str(context.turn_id),
+        "call_id": context.call_id,
+        "pid": os.getpid(),
+    }
+    descriptor = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, json.dumps(line).encode() + b"\n")
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,27 @@
+"""What a worker imports before its pool forks, rather than when a step first needs it.
+
+Children then share it, and start quickly. And none of them can be born while another thread of the
+main process is in the middle of an import: it would wait for that import for ever.
+"""
+
+import importlib
+
+from rejoinder.core.errors import Rejected
+from rejoinder.core.settings import Settings
+from rejoinder.providers import PROVIDERS
+from rejoinder.tools import default_registry
+
+
+def preload(settings: Settings, *, forking: bool) -> None:
+    """Import the tools; for children also the database's driver and the providers."""
+    try:
+        default_registry.load_modules(settings.tools)
+    except Rejected as error:
+        raise SystemExit(str(error)) from None  # now, and not in every step
+    if not forking:
+        return
+    importlib.import_module("psycopg2.extras")
+    importlib.import_module("sqlalchemy.dialects.postgresql.psycopg2")
+    for where in PROVIDERS.values():
+        if isinstance(where, str):
+            importlib.import_module(where.partition(":")[0])

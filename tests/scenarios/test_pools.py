@@ -1,0 +1,49 @@
+"""The pool that is asked for is the pool that runs, although Celery would give another one."""
+
+from pathlib import Path
+
+import pytest
+
+from rejoinder import embedded
+from rejoinder.client import Client
+from scripts.fleet import Fleet, FleetError, environment
+from tests.scenarios.conftest import QUICK
+
+
+@pytest.mark.parametrize(
+    ("options", "implementation"),
+    [
+        ([], "celery.concurrency.thread:TaskPool"),
+        (["--pool=prefork"], "celery.concurrency.prefork:TaskPool"),
+        (["--pool", "prefork"], "celery.concurrency.prefork:TaskPool"),
+        (["-P", "prefork"], "celery.concurrency.prefork:TaskPool"),
+        (["-Pprefork"], "celery.concurrency.prefork:TaskPool"),
+        (["--pool=threads"], "celery.concurrency.thread:TaskPool"),
+        (["-P", "solo"], "celery.concurrency.solo:TaskPool"),
+    ],
+    ids=" ".join,
+)
+def test_the_pool_that_is_asked_for_runs(
+    options: list[str],
+    implementation: str,
+    database_url: str,
+    servers: embedded.Servers,
+    tmp_path: Path,
+) -> None:
+    env = environment(database_url, servers.redis_url, **QUICK)
+    with Fleet(env, tmp_path) as fleet, Client(broker_url=servers.redis_url) as client:
+        fleet.worker("only", concurrency=2, options=options)
+        fleet.wait_until_ready()
+        stats = client.app.control.inspect(timeout=10, limit=1).stats()
+        (worker,) = stats.values()
+        assert worker["pool"]["implementation"] == implementation
+
+
+def test_tools_that_cannot_be_loaded_are_told_of_at_the_start(
+    database_url: str, servers: embedded.Servers, tmp_path: Path
+) -> None:
+    env = environment(database_url, servers.redis_url, **QUICK | {"REJOINDER_TOOLS": "no.such"})
+    with Fleet(env, tmp_path) as fleet:
+        fleet.worker("only")
+        with pytest.raises(FleetError, match=r"no\.such.*REJOINDER_TOOLS"):
+            fleet.wait_until_ready()
