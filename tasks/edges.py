@@ -140,12 +140,14 @@ def _begin_in_child(**_: object) -> None:
         # They are to hand their steps back first, and then end by themselves.
         set_pdeathsig(0)
     stopping.begin_in_child()
-    _let_tasks_finish()
+    # Not now: Celery's pool sets its own handlers after this.
+    task_prerun.connect(_let_tasks_finish)
     threading.Thread(target=_end_in_time, name="end", daemon=True).start()
 
 
-def _let_tasks_finish() -> None:
+def _let_tasks_finish(**_: object) -> None:
     """Survive a SIGTERM while a task runs: systemd sends it to every process of a service."""
+    task_prerun.disconnect(_let_tasks_finish)
     handler = signal.getsignal(signal.SIGTERM)
 
     def heard(signum: int, frame: FrameType | None) -> None:
