@@ -345,6 +345,19 @@ def test_children_that_end_after_each_task_lose_nothing_and_leave_no_rows(
         assert "ended by itself" not in on.log()
 
 
+def test_a_child_that_is_told_to_end_finishes_its_step_first(begin: Begin) -> None:
+    with begin(REJOINDER_DEAD_AFTER_SECONDS=NEVER) as on:
+        worker = on.worker("only", pool="prefork", concurrency=2)
+        on.ready()
+        turn = on.start(on.using("hold", "tool", seconds=1), {"text": "Done."})
+        wait_until(lambda: on.noted("tool"), 30)
+        os.kill(on.owner(turn), signal.SIGTERM)
+        on.rest(turn)
+        assert on.history(turn)[2:] == [("tool", "✓held"), ("assistant", "Done.")]
+        wait_until(lambda: not _rows_of_the_dead(on, worker), 15, "no rows of ended children")
+        assert "the process of its step is gone" not in on.log()
+
+
 def test_a_pool_that_shrinks_and_grows_loses_nothing_and_leaves_no_rows(
     begin: Begin, servers: embedded.Servers
 ) -> None:
