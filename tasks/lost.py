@@ -12,10 +12,11 @@ from uuid import UUID
 
 from models import claims, machine
 from models.engine import transaction
+from rejoinder.core.effects import Dispatch
 from rejoinder.core.errors import Rejected, Stale
 from rejoinder.core.messages import NewMessage
 from tasks import stopping
-from tasks.dispatch import publish
+from tasks.dispatch import dispatch, publish
 from tasks.live import what_was_written
 from tasks.patience import patiently
 from tasks.runtime import Runtime, current
@@ -60,6 +61,8 @@ def _stop(runtime: Runtime, ids: list[UUID]) -> None:
 def _recover(runtime: Runtime, step_id: UUID) -> None:
     for step in claims.by_step(runtime.engine, [step_id]):
         if step.lease_id is None:
+            if step.turn_id is not None:  # gone before it had the chat: the message was lost
+                dispatch(Dispatch(step.chat_id, step.turn_id, step_id))
             continue
         log.warning("Chat %s: the process of its step is gone", step.chat_id)
         with suppress(Stale):

@@ -6,6 +6,8 @@ main process is in the middle of an import: it would wait for that import for ev
 
 import importlib
 
+from sqlalchemy.orm import configure_mappers
+
 from rejoinder.core.errors import Rejected
 from rejoinder.core.settings import Settings
 from rejoinder.providers import PROVIDERS
@@ -20,6 +22,7 @@ def preload(settings: Settings, *, forking: bool) -> None:
         raise SystemExit(str(error)) from None  # now, and not in every step
     if not forking:
         return
+    configure_mappers()  # under a lock of SQLAlchemy's
     importlib.import_module("psycopg2.extras")
     importlib.import_module("sqlalchemy.dialects.postgresql.psycopg2")
     for where in PROVIDERS.values():

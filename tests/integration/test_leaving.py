@@ -14,8 +14,8 @@ from rejoinder.core.cancellation import Cancellation, Cancelled
 from rejoinder.core.effects import Cause
 from rejoinder.core.limits import SUSPECT_AT
 from rejoinder.core.settings import Settings
+from tasks import lost, stopping
 from tasks import runtime as runtimes
-from tasks import stopping
 from tasks.claiming import claiming
 from tasks.runtime import Runtime
 from tests.chats import DEAD_AFTER, World
@@ -172,6 +172,17 @@ def test_suspects_that_were_left_are_rung_for_one_after_the_other(
     with claiming(runtime, one, uuid7(), uuid7()):
         pass  # it is at work: that it cannot be had has another reason
     assert rung == others
+
+
+def test_a_step_that_is_lost_before_it_has_its_chat_is_rung_for_again(
+    runtime: Runtime, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rung: list[UUID] = []
+    monkeypatch.setattr("tasks.lost.dispatch", lambda to: rung.append(to.step_id))
+    step_id = world.row(world.new().id)["step_id"]
+    lost._recover(runtime, step_id)
+    lost._recover(runtime, uuid7())  # of a step that has ended
+    assert rung == [step_id]
 
 
 def test_goodbye_removes_the_row_unless_chats_still_hang_on_it(

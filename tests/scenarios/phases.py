@@ -69,7 +69,7 @@ class Cast:
             " ORDER BY id",
             c=self.turns[phase].chat_id,
         )
-        return [(row["role"], " | ".join(map(_told, row["parts"]))) for row in rows]
+        return [(row["role"], " | ".join(map(told, row["parts"]))) for row in rows]
 
     def turn_states(self, phase: Phase) -> list[str]:
         rows = self.world.read(
@@ -79,7 +79,8 @@ class Cast:
         return [row["state"] for row in rows]
 
 
-def _told(part: Mapping[str, Any]) -> str:
+def told(part: Mapping[str, Any]) -> str:
+    """A part of a message, in short."""
     match part["type"]:
         case "text":
             return str(part["text"])

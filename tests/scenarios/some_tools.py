@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 
-from rejoinder.tools import tool
+from rejoinder.tools import ToolContext, tool
 
 
 @tool
@@ -52,6 +52,41 @@ async def hold_async(seconds: float, note: str) -> str:
     await anyio.sleep(seconds if _noted(note) == 1 else 0)
     _note(note, "end")
     return "held"
+
+
+@tool(timeout=60)
+def watch(seconds: float, note: str, context: ToolContext) -> str:
+    """Block a thread until nobody waits any more; not to be repeated.
+
+    Args:
+        seconds: for how long at most.
+        note: where to note that it began, and why it stopped.
+        context: who waits.
+    """
+    _note(note, "begin")
+    end = time.monotonic() + seconds
+    while not context.cancelled and time.monotonic() < end:
+        time.sleep(0.02)
+    _note(note, str(context.cause))
+    return "watched"
+
+
+@tool(idempotent=True, timeout=60)
+async def watch_async(seconds: float, note: str, context: ToolContext) -> str:
+    """Wait until nobody waits any more; may be repeated.
+
+    Args:
+        seconds: for how long at most.
+        note: where to note that it began, and why it was cancelled.
+        context: who waits.
+    """
+    _note(note, "begin")
+    try:
+        await anyio.sleep(seconds if _noted(note) == 1 else 0)
+    except anyio.get_cancelled_exc_class():
+        _note(note, str(context.cause))
+        raise
+    return "watched"
 
 
 @tool
