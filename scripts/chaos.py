@@ -14,6 +14,7 @@ from pathlib import Path
 from rejoinder.embedded import ServersError
 from scripts.chaos_parts import report
 from scripts.chaos_parts.run import Options, Run
+from scripts.chaos_parts.schedule import ENABLED, GAP, Kind
 from scripts.fleet import FleetError, Stop, heeding_signals
 
 
@@ -25,9 +26,20 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--pool", choices=("threads", "prefork"), default="threads")
     parser.add_argument("--chats", type=int, default=40, help="how many at once")
     parser.add_argument("--quick", action="store_true", help="short timings, for a short run")
+    parser.add_argument("--only", type=kinds, default=ENABLED, help="kinds of faults, with commas")
+    parser.add_argument("--gap", type=float, default=GAP, help="seconds between two faults")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--logs", type=Path, help="keep logs, ledger and journal in this folder")
     return parser.parse_args(given)
+
+
+def kinds(names: str) -> frozenset[Kind]:
+    """The faults that are asked for, by the names in `schedule.py`."""
+    try:
+        return frozenset(Kind[name.strip().upper()] for name in names.split(","))
+    except KeyError as error:
+        known = ", ".join(kind.name.lower() for kind in Kind)
+        raise argparse.ArgumentTypeError(f"no fault {error}; there are: {known}") from None
 
 
 def main(given: list[str]) -> int:
@@ -37,7 +49,9 @@ def main(given: list[str]) -> int:
     sys.unraisablehook = lambda _: None
     folder = asked.logs or Path(tempfile.mkdtemp(prefix="rejoinder-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
-    options = Options(asked.seconds, asked.seed, asked.pool, asked.chats, asked.quick)
+    options = Options(
+        asked.seconds, asked.seed, asked.pool, asked.chats, asked.quick, asked.only, asked.gap
+    )
     keep = asked.logs is not None
     with heeding_signals() as signals:
         try:

@@ -51,6 +51,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 f"{item.path} is in no tier: move it to tests/{{{','.join(TIERS)}}}/"
             )
         item.add_marker(tier)
+        if tier == "scenarios":
+            item.add_marker(pytest.mark.xdist_group(_stage_of(item)))
+
+
+def _stage_of(item: pytest.Item) -> str:
+    """Tests that share a fleet, which takes seconds to start, run in the same process."""
+    pool = next((pool for pool in ("threads", "prefork") if pool in item.name), "")
+    return f"{item.path.stem} {pool}"
 
 
 @pytest.fixture(autouse=True)

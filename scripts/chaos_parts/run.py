@@ -27,7 +27,7 @@ from scripts.chaos_parts.evidence import Evidence, Finding
 from scripts.chaos_parts.faults import Faults, Lasting
 from scripts.chaos_parts.journal import Journal
 from scripts.chaos_parts.report import Report
-from scripts.chaos_parts.schedule import draw
+from scripts.chaos_parts.schedule import ENABLED, GAP, Kind, draw
 from scripts.fleet import ROOT, TETHERED, Fleet, Signals, environment
 
 REST_SECONDS = 180.0
@@ -58,6 +58,8 @@ class Options:
     pool: str = "threads"
     chats: int = 40
     quick: bool = False
+    only: frozenset[Kind] = ENABLED
+    gap: float = GAP
 
 
 class Run:
@@ -110,7 +112,8 @@ class Run:
             driver.thread.start()
         began = time.monotonic()
         _say(f"{self.options.chats} chats, and a fault every two or three seconds:")
-        for fault in draw(self.options.seed, self.options.seconds, self.options.pool):
+        asked = self.options
+        for fault in draw(asked.seed, asked.seconds, asked.pool, asked.only, asked.gap):
             time.sleep(max(0.0, began + fault.at - time.monotonic()))
             _say(f"  {fault.at:5.1f} s  {fault.kind}")
             faults.begin(fault)

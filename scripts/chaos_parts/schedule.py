@@ -8,7 +8,8 @@ import random
 from dataclasses import dataclass
 from enum import StrEnum
 
-SHORTEST_GAP, LONGEST_GAP = 2.0, 3.0
+GAP = 2.0
+"""Seconds between two faults, at least; at most half as many again."""
 MOST_RESTARTS = 2
 """Restarts of servers in one run."""
 
@@ -82,19 +83,25 @@ class Planned:
     """For a server: killed rather than stopped."""
 
 
-def draw(seed: int, seconds: float, pool: str, enabled: frozenset[Kind] = ENABLED) -> list[Planned]:
+def draw(
+    seed: int,
+    seconds: float,
+    pool: str,
+    enabled: frozenset[Kind] = ENABLED,
+    gap: float = GAP,
+) -> list[Planned]:
     """The faults of a run."""
     dice = random.Random(f"faults {seed}")  # noqa: S311  # a game
     kinds = [kind for kind in Kind if kind in enabled]
     if pool != "prefork":
         kinds = [kind for kind in kinds if kind not in ONLY_PREFORK]
     planned: list[Planned] = []
-    at = dice.uniform(1.0, LONGEST_GAP)
+    at = dice.uniform(gap / 2, 1.5 * gap)
     while kinds and at < seconds:
         (kind,) = dice.choices(kinds, [WEIGHTS[each] for each in kinds])
         kill = dice.random() < 0.5  # noqa: PLR2004  # every other time
         planned.append(Planned(at, kind, dice.random(), dice.random(), kill))
         if sum(each.kind in RESTARTS for each in planned) >= MOST_RESTARTS:
             kinds = [each for each in kinds if each not in RESTARTS]
-        at += dice.uniform(SHORTEST_GAP, LONGEST_GAP)
+        at += dice.uniform(gap, 1.5 * gap)
     return planned

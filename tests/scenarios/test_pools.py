@@ -1,5 +1,6 @@
 """The pool that is asked for is the pool that runs, although Celery would give another one."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from rejoinder import embedded
 from rejoinder.client import Client
 from scripts.fleet import Fleet, FleetError, environment
 from tests.scenarios.conftest import QUICK
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -47,3 +49,21 @@ def test_tools_that_cannot_be_loaded_are_told_of_at_the_start(
         fleet.worker("only")
         with pytest.raises(FleetError, match=r"no\.such.*REJOINDER_TOOLS"):
             fleet.wait_until_ready()
+
+
+def test_a_solo_worker_heeds_a_stop_and_a_shutdown(
+    database_url: str, servers: embedded.Servers, tmp_path: Path
+) -> None:
+    env = environment(database_url, servers.redis_url, **QUICK, REJOINDER_DRAIN_SECONDS="0.5")
+    with Fleet(env, tmp_path) as fleet, Client(broker_url=servers.redis_url, timeout=30) as client:
+        fleet.worker("control", queues=["rejoinder.control"], concurrency=4)
+        solo = fleet.worker("solo", pool="solo", queues=["rejoinder.steps"])
+        fleet.wait_until_ready()
+        first = client.create_chat("Talk.", owner="joe", model="scripted:long")
+        wait_until(lambda: client.get_chat(first.chat_id)["status"] == "running", 30)
+        assert client.interrupt(first.chat_id, wait=True) == "waiting"
+        second = client.create_chat("Talk.", owner="joe", model="scripted:long")
+        wait_until(lambda: client.get_chat(second.chat_id)["status"] == "running", 30)
+        solo.signal(signal.SIGTERM)
+        assert solo.wait(25) == 0
+        assert client.get_chat(second.chat_id)["status"] == "pending"
