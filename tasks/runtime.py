@@ -37,6 +37,7 @@ from rejoinder.core.state import Status
 from rejoinder.streams import EventWriter
 from rejoinder.tools import Registry, default_registry
 from tasks import hints, stopping
+from tasks.patience import patiently
 from tasks.timers import after
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class Runtime:
     def start(self) -> None:
         """Announce this process, begin to beat and to listen."""
         name = f"{socket.gethostname()}:{os.getpid()}"
-        claims.register_worker(self.engine, self.worker_id, name)
+        patiently(claims.register_worker)(self.engine, self.worker_id, name)
         self._heart.start()
         self._hints.start()
         stopping.this.on(self._drain, lambda: self.cancel_all(Cause.SHUTDOWN))
