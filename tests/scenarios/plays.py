@@ -5,6 +5,8 @@ owns a chat is read from the rows, so that a test kills the right process. Sweep
 thread (`sweeping`), not by beat, unless a test is about beat.
 """
 
+import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -174,9 +176,21 @@ def play(servers: Servers, database_url: str, folder: Path, **settings: str) -> 
             Fleet(env, folder) as fleet,
             Client(broker_url=servers.redis_url, timeout=30) as client,
         ):
-            yield Play(servers, database_url, folder, fleet, client, World(engine), connection)
-            client.app.close()
+            try:
+                yield Play(servers, database_url, folder, fleet, client, World(engine), connection)
+            finally:
+                _end_at_once(fleet)
+                client.app.close()
     engine.dispose()
+
+
+def _end_at_once(fleet: Fleet) -> None:
+    """Kill whoever is left, children too: how workers leave is another test's matter."""
+    for member in fleet.members:
+        member.stopping = True
+        with suppress(ProcessLookupError):
+            os.killpg(member.pid, signal.SIGKILL)
+        member.wait()
 
 
 @contextmanager
