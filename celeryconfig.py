@@ -39,7 +39,8 @@ task_routes = {"rejoinder.step": {"queue": "rejoinder.steps"}}
 _asked = " ".join(sys.argv).replace("=", " ").split()
 _prefork = any(pair in {("-P", "prefork"), ("--pool", "prefork")} for pair in pairwise(_asked))
 worker_pool = "prefork" if _prefork or "-Pprefork" in _asked else "threads"
-worker_concurrency = int(os.environ.get("REJOINDER_CONCURRENCY") or 100)
+_places = (os.cpu_count() or 1) if worker_pool == "prefork" else 100
+worker_concurrency = int(os.environ.get("REJOINDER_CONCURRENCY") or _places)
 
 # A message is a doorbell; the lease in Postgres decides who works, and the sweep repeats what is
 # lost. So: acknowledge early (an unacknowledged message on Redis comes back after an hour, and ends

@@ -31,7 +31,16 @@ def make_engine(url: str, **options: Any) -> Engine:  # SQLAlchemy's own options
         # What the machine relies on: after a wait for a lock, the next statement sees what is new.
         r" -c default_transaction_isolation=read\ committed"
     )
-    connect = {"application_name": "rejoinder", "options": limits} | options.pop("connect_args", {})
+    connect = {
+        "application_name": "rejoinder",
+        "options": limits,
+        # A server that vanished without a word is noticed in seconds, not in a quarter of an hour.
+        "connect_timeout": 5,
+        "keepalives_idle": 5,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 10_000,
+    } | options.pop("connect_args", {})
     defaults: dict[str, Any] = {
         "json_serializer": as_json,
         "pool_pre_ping": True,  # a ping per checkout: the pool survives a restart of Postgres

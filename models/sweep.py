@@ -43,6 +43,7 @@ def sweep(  # noqa: PLR0913  # all but one are named
     dead_after: timedelta,
     rebuild: Callable[[UUID, int], NewMessage | None] = lambda *_: None,
     spare: bool = False,
+    recovering: bool = True,
     queued: int = 0,
     batch: int = 100,
     most: int = 50,
@@ -53,6 +54,7 @@ def sweep(  # noqa: PLR0913  # all but one are named
     that is the next sweep's. A chat that cannot be moved is passed over, and then reconciled.
     `rebuild` finds what the dead owner of a chat that was to stop had produced, given the chat and
     its history's version; it is asked before any lock is held. `spare`: see `claims.dead_owners`.
+    Not `recovering`: nobody is declared dead, for the database was away, and hearts unheard.
     `queued` is how many messages wait in the broker: no more are repeated than can be missing.
     """
     swept = Swept()
@@ -85,7 +87,7 @@ def sweep(  # noqa: PLR0913  # all but one are named
         swept.dispatches.extend(found)
         return len(found)
 
-    for work in (recover, expire, redispatch):
+    for work in (recover, expire, redispatch) if recovering else (expire, redispatch):
         for _ in range(most):
             with transaction(engine) as tx:
                 found = work(tx)

@@ -44,6 +44,8 @@ REFUSED = (
     " or --pool=prefork; or insist with REJOINDER_GREEN_POOLS=allow."
 )
 LOOK_SECONDS = 0.5
+MAX_STAMPS = 1000
+"""Revoked turns that a worker remembers; the rows know of all."""
 REPORT_SECONDS = 3.0
 """How long a child that was told to end stays after its task: for the task's result to be sent, and
 for the main process to end it, if that is going, too."""
@@ -129,7 +131,7 @@ def _say_goodbye(**_: object) -> None:
 # -- children of a prefork pool -----------------------------------------------------------------
 
 _at_work: list[None] = []
-_told_to_end = threading.Event()
+_told_to_end: list[None] = []  # as a flag: an Event takes a lock, and a signal handler may not
 
 
 @worker_process_init.connect
@@ -158,7 +160,7 @@ def _let_tasks_finish(**_: object) -> None:
     def heard(signum: int, frame: FrameType | None) -> None:
         if _at_work:
             stopping.this.begin()
-            _told_to_end.set()
+            _told_to_end.append(None)
         elif callable(handler):
             handler(signum, frame)
 
@@ -177,15 +179,17 @@ def _count_down(**_: object) -> None:
 
 def _end_in_time() -> None:
     """End after the task that a SIGTERM met, or, step handed back, after the main process."""
-    idle_since = time.monotonic()
+    idle_since, ended = 0.0, False
     while not stopping.this.orphaned:
         time.sleep(LOOK_SECONDS)
-        if _at_work or not _told_to_end.is_set():
+        if _told_to_end and not idle_since and not _at_work:
             idle_since = time.monotonic()
-        elif time.monotonic() - idle_since > REPORT_SECONDS:
-            os.kill(os.getpid(), signal.SIGTERM)
+        if idle_since and not ended and time.monotonic() - idle_since > REPORT_SECONDS:
+            ended = not _at_work  # what came meanwhile was passed on, and takes no time
+            if ended:
+                os.kill(os.getpid(), signal.SIGTERM)
     end = time.monotonic() + ORPHAN_SECONDS
-    while (here := runtime.existing()) is not None and here.busy and time.monotonic() < end:
+    while _at_work and time.monotonic() < end:
         time.sleep(0.05)
     _say_goodbye()
     os._exit(1)
@@ -197,7 +201,9 @@ def _end_in_time() -> None:
 @task_revoked.connect
 def _stop_its_turn(sender: Any, request: Any, *, expired: bool = False, **_: object) -> None:
     if sender.name == STEP and not expired:
-        lost.stop_revoked([request.id, *_listed((request.stamps or {}).get("turn_id"))])
+        # The turn that it was rung for, if it says: it may run the next one by now.
+        turn_id = (request.stamps or {}).get("turn_id")
+        lost.stop_revoked(_listed(turn_id or request.id))
 
 
 def _listed(value: Any) -> Iterable[Any]:
@@ -212,7 +218,11 @@ def _also(command: Command, ids_in: Callable[..., Iterable[Any]]) -> Command:
 
     def both(state: Any, *args: Any, **options: Any) -> Any:
         lost.stop_revoked(ids_in(*args, **options))
-        return command(state, *args, **options)
+        done = command(state, *args, **options)
+        stamps = worker_state.revoked_stamps
+        if (turns := stamps.get("turn_id")) and len(turns) > 2 * MAX_STAMPS:
+            stamps["turn_id"] = turns[-MAX_STAMPS:]  # Celery would keep them for ever
+        return done
 
     both.__doc__ = command.__doc__
     return both

@@ -76,7 +76,7 @@ def _in_transaction(runtime: Runtime, act: Act[R], request: R) -> Any:
             )
         with transaction(runtime.engine) as tx:
             done = act(tx, request)
-            committing = True
+            committing = not isinstance(done, dict)  # reads store nothing
         return done
 
     try:

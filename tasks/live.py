@@ -56,7 +56,18 @@ def _newest_attempt(
                 break
         elif _is_boundary(event):
             break
-    return found[::-1]
+    return _whole(found[::-1])
+
+
+def _whole(parts: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """What came without a hole, from the first on."""
+    said, whole = 0, []
+    for part in parts:
+        if part["seq"] - part["n"] != said:
+            break
+        said = part["seq"]
+        whole.append(part)
+    return whole
 
 
 def _is_boundary(event: StreamEvent) -> bool:

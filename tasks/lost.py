@@ -47,14 +47,16 @@ def _stop(runtime: Runtime, ids: list[UUID]) -> None:
         if step.turn_id is not None
     ]
     for chat_id, turn_id, queued_id in turns:
-        with suppress(Rejected):  # it is over, or has begun meanwhile and is stopped as such
-            with transaction(runtime.engine) as tx:
-                if queued_id is None:
-                    all_effects = machine.interrupt_tree(tx, chat_id, turn_id=turn_id)
-                else:
-                    all_effects = (machine.delete_queued(tx, chat_id, queued_id),)
-            for effects in all_effects:
+        if queued_id is not None:
+            with suppress(Rejected):  # it has begun meanwhile
+                with transaction(runtime.engine) as tx:
+                    effects = machine.delete_queued(tx, chat_id, queued_id)
                 publish(runtime, effects)
+                continue
+        with transaction(runtime.engine) as tx:
+            all_effects = machine.interrupt_tree(tx, chat_id, turn_id=turn_id)
+        for effects in all_effects:
+            publish(runtime, effects)
 
 
 @patiently

@@ -7,6 +7,7 @@ is gone, whose chat is to stop, or whose time is up. When the worker goes (`stop
 that do not finish in time are cancelled, and so handed back.
 """
 
+import asyncio
 import atexit
 import logging
 import os
@@ -15,21 +16,21 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeVar
+from math import inf
+from typing import TypeVar, cast
 from uuid import UUID
 
 import redis
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from uuid_utils.compat import uuid7
 
 from models import claims, machine
 from models.engine import make_engine, transaction
-from rejoinder.core.cancellation import Cancellation, Cancelled
+from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.effects import Cause, Dispatch, Fence
 from rejoinder.core.errors import Stale
 from rejoinder.core.settings import Settings
@@ -86,11 +87,11 @@ class Runtime:
         self._steps: dict[UUID, Running] = {}
         self._early: OrderedDict[UUID, Cause] = OrderedDict()
         self._orphans: set[UUID] = set()
-        self._portal_lock = threading.Lock()
-        self._portal: BlockingPortal | None = None
-        self._loop: AbstractContextManager[BlockingPortal] | None = None
+        self._loop_lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._look = threading.Event()
+        self._unwell_at = -inf
         self._closed = False
         channel = hints.channel_of(settings.redis_prefix, self.worker_id)
         self._hints = hints.Listener(self.redis, channel, self.cancel, self._look.set)
@@ -119,31 +120,31 @@ class Runtime:
         self.engine.dispose()
 
     @property
-    def portal(self) -> BlockingPortal:
-        """The way into this process' event loop."""
-        with self._portal_lock:
-            if self._portal is None:
-                # Entered for the life of the process, and kept: a dropped context would be closed.
-                self._loop = start_blocking_portal("asyncio")
-                self._portal = self._loop.__enter__()
-            return self._portal
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """This process' event loop, in a thread that ends with the process."""
+        with self._loop_lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                run = self._loop.run_forever
+                threading.Thread(target=run, name="event loop", daemon=True).start()
+            return self._loop
 
     def run(self, work: Callable[[], Awaitable[T]], cancellation: Cancellation) -> T:
         """Run something on the event loop, from a pool thread, and wait for it.
 
-        A `Cancelled` must not leave the loop's task: as a BaseException it would end the loop. What
-        does not heed its cancellation is left behind after a while: a tool that blocks the loop, or
-        swallows the cancellation, must not keep a worker from going.
+        Nothing that it raises may leave the loop's task: what is no `Exception` would end the loop.
+        What does not heed its cancellation is left behind after a while: a tool that blocks the
+        loop, or swallows the cancellation, must not keep a worker from going, nor the other chats.
         """
 
-        async def guarded() -> T | Cancelled:
+        async def guarded() -> tuple[T, None] | tuple[None, BaseException]:
             try:
-                return await work()
-            except Cancelled as stop:
-                return stop
+                return await work(), None
+            except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
+                return None, error
 
         ended = threading.Event()
-        future = self.portal.start_task_soon(guarded)
+        future = asyncio.run_coroutine_threadsafe(guarded(), self.loop)  # a blocked loop takes it
         future.add_done_callback(lambda _: ended.set())
         forget = cancellation.on_cancel(lambda _: after(HEED_SECONDS, ended.set))
         ended.wait()
@@ -151,10 +152,10 @@ class Runtime:
         if not future.done():
             log.warning("A step was left behind: it did not heed its cancellation")
             cancellation.raise_if_cancelled()
-        done = future.result()
-        if isinstance(done, Cancelled):
-            raise done
-        return done
+        value, error = future.result()
+        if error is not None:
+            raise error
+        return cast("T", value)
 
     @contextmanager
     def running(self, chat_id: UUID, lease_id: UUID) -> Iterator[Running]:
@@ -169,6 +170,11 @@ class Runtime:
             yield step
         finally:
             del self._steps[lease_id]
+
+    @property
+    def may_judge(self) -> bool:
+        """Whether silence of others means anything: not if this one could not be heard either."""
+        return time.monotonic() - self._unwell_at > self.settings.dead_after_seconds
 
     @property
     def busy(self) -> bool:
@@ -205,6 +211,7 @@ class Runtime:
                 self.beat_once(regular=not early)
             except Exception as error:  # noqa: BLE001  # a heart that stops is taken for dead
                 log.warning("Heartbeat failed, and is tried again: %s", error)
+                self._unwell_at = time.monotonic()
                 pause = min(pause, AGAIN_SECONDS)
 
     def _check_deadlines(self) -> None:
@@ -236,16 +243,19 @@ class Runtime:
         That happens when a claim or a write was committed and its answer got lost on the way. Only
         a lease that two beats in a row saw without a step: a claim may just be on its way back.
         """
-        from tasks.dispatch import publish  # noqa: PLC0415  # it needs the runtime itself
+        from tasks.dispatch import publish  # noqa: PLC0415  # they need the runtime itself
+        from tasks.lost import rebuild  # noqa: PLC0415
 
         without = {lease_id for lease_id in held if lease_id not in self._steps}
         for lease_id in without & self._orphans:
             lease = held[lease_id]
             log.warning("Chat %s is leased to nobody here; handing it back", lease.chat_id)
             fence = Fence(lease.chat_id, lease.lease_id, lease.history_version)
+            stopped = lease.status is Status.INTERRUPTING
+            partial = rebuild(self, lease.chat_id, lease.history_version) if stopped else None
             with suppress(Stale):
                 with transaction(self.engine) as tx:
-                    effects = machine.release(tx, fence)
+                    effects = machine.release(tx, fence, partial=partial)
                 publish(self, effects)
         self._orphans = without
 

@@ -24,11 +24,13 @@ class Stopping:
         self.asked = False
         self.hurried = False
         self._errands: SimpleQueue[Callable[[], None]] = SimpleQueue()  # its put is reentrant
-        self._thread: threading.Thread | None = None
+        self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._started = False
         self._drain: Callable[[], None] = _nothing
         self._hurry: Callable[[], None] = _nothing
         self.pipes: tuple[tuple[int, int], tuple[int, int]] | None = None
-        self._parent: int | None = None
+        self.main: int | None = None
+        """The main process of a prefork pool."""
 
     def begin(self, *, now: bool = False) -> None:
         """Take nothing more, and hand back what is not finished in time, or `now`.
@@ -38,11 +40,11 @@ class Stopping:
         if not self.asked:
             self.asked = True
             self._tell_children(0)
-            self._errands.put(lambda: self._drain())  # noqa: PLW0108  # as it is by then
+            self._orders.put(lambda: self._drain())  # noqa: PLW0108  # as it is by then
         if now and not self.hurried:
             self.hurried = True
             self._tell_children(1)
-            self._errands.put(lambda: self._hurry())  # noqa: PLW0108  # as it is by then
+            self._orders.put(lambda: self._hurry())  # noqa: PLW0108  # as it is by then
 
     def on(self, drain: Callable[[], None], hurry: Callable[[], None]) -> None:
         """Say what to do first, and what to do when there is no more time."""
@@ -57,18 +59,22 @@ class Stopping:
         self._errands.put(act)
 
     def start(self) -> None:
-        """Start that thread. Not in a signal handler, and after the fork of the pool's children."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="errands", daemon=True)
-            self._thread.start()
+        """Start that thread, and one for orders to go, which wait for no errand.
+
+        Not in a signal handler, and after the fork of the pool's children.
+        """
+        if not self._started:
+            self._started = True
+            for name, queue in (("errands", self._errands), ("orders", self._orders)):
+                threading.Thread(target=_run, args=(queue,), name=name, daemon=True).start()
 
     def before_forks(self) -> None:
         """Make the pipes, in the main process of a prefork pool."""
         self.pipes = (os.pipe(), os.pipe())
+        self.main = os.getpid()
 
     def listen(self, drain: int, hurry: int) -> None:
         """Hear the main process, in a child: it closes first the one pipe, then the other."""
-        self._parent = os.getppid()
         listening = threading.Thread(target=self._listen, args=(drain, hurry), name="parent")
         listening.daemon = True
         listening.start()
@@ -76,7 +82,7 @@ class Stopping:
     @property
     def orphaned(self) -> bool:
         """Whether this is a child whose main process is gone."""
-        return self._parent is not None and os.getppid() != self._parent
+        return self.main is not None and os.getppid() != self.main
 
     def _listen(self, drain: int, hurry: int) -> None:
         select.select([drain], [], [])
@@ -93,13 +99,14 @@ class Stopping:
             self.pipes = (told, self.pipes[1]) if which == 0 else (self.pipes[0], told)
             os.close(writing)
 
-    def _run(self) -> None:
-        while True:
-            act = self._errands.get()
-            try:
-                act()
-            except Exception:
-                log.exception("An errand failed; the sweep or the heartbeat will see to it")
+
+def _run(queue: "SimpleQueue[Callable[[], None]]") -> None:
+    while True:
+        act = queue.get()
+        try:
+            act()
+        except Exception:
+            log.exception("An errand failed; the sweep or the heartbeat will see to it")
 
 
 def _nothing() -> None:
@@ -112,8 +119,9 @@ this = Stopping()
 def begin_in_child() -> None:
     """Begin anew in a child of the pool: nothing of the main process' but its pipes."""
     global this  # noqa: PLW0603  # one per process
-    pipes = this.pipes
+    pipes, main = this.pipes, this.main
     this = Stopping()
+    this.main = main
     this.start()
     if pipes is not None:
         for _, writing in pipes:

@@ -33,6 +33,7 @@ def sweep_chats() -> None:
         dead_after=runtime.dead_after,
         rebuild=partial(rebuild, runtime),
         spare=True,
+        recovering=runtime.may_judge,
         queued=waiting_steps(),
     )
     for effects in swept.effects:

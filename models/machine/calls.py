@@ -85,11 +85,13 @@ def start(change: Change, calls: Calls, call_ids: Iterable[str]) -> None:
     """Mark calls as about to run, before they do."""
     wanted = set(call_ids)
     for call in _named(calls, wanted):
-        if call.state is not CallState.REQUESTED:
+        if call.state in ANSWERED:
             raise Rejected(
                 f"Tool call {call.call_id!r} was {call.state} already",
                 "start only calls that are requested",
             )
+        if call.state is CallState.STARTED:
+            continue  # by us: the answer to the first try was lost
         call.state = CallState.STARTED
         call.started_at = change.now
 

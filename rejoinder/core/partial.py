@@ -47,7 +47,7 @@ class Partial:
         """What can be kept: complete parts, and words so far. Unsigned thinking cannot go back."""
         words = {
             index: kind("".join(text))
-            for index, (kind, text) in self._words.items()
+            for index, (kind, text) in [*self._words.items()]  # a stream left behind may go on
             if kind is Text and "".join(text).strip()
         }
         return tuple(part for _, part in sorted({**self._done, **words}.items()))

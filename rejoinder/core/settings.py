@@ -29,7 +29,9 @@ class Settings:
     celery_prefix: str = _set("", "what Celery's keys in Redis begin with; callers need the same")
     model: str = _set("scripted:demo", "the model of chats that name none")
     tools: str = _set("", "modules with tools to load, separated by commas")
-    concurrency: int = _set(100, "steps that one worker process runs at once")
+    concurrency: int = _set(
+        100, "steps that one worker runs at once (prefork: as many as there are CPUs)"
+    )
     database_pool: int = _set(10, "connections to Postgres that one process keeps")
     max_steps: int = _set(1200, "steps of one turn, before it is stopped with a notice")
     heartbeat_seconds: float = _set(5.0, "how often a worker process says that it lives")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 import anyio
+import anyio.lowlevel
 import pytest
 from uuid_utils.compat import uuid7
 
@@ -56,18 +57,66 @@ def world(runtime: Runtime) -> World:
 
 
 def test_steps_may_finish_and_are_then_cancelled(
-    runtime: Runtime, going: stopping.Stopping
+    runtime: Runtime, going: stopping.Stopping, world: World
 ) -> None:
     object.__setattr__(runtime.settings, "step_seconds", 60.0)
-    with runtime.running(uuid7(), uuid7()) as step:
-        step.since += 60
+    fence = world.claim(world.new().id, runtime.worker_id)
+    with runtime.running(fence.chat_id, fence.lease_id) as step:
+        told = threading.Event()
+        step.cancellation.on_cancel(lambda _: told.set())
         going.begin()
         assert going.asked
         assert step.cancellation.cause is None
-        told = threading.Event()
-        step.cancellation.on_cancel(lambda _: told.set())
         assert told.wait(10)
-        assert step.cancellation.cause in (Cause.SHUTDOWN, Cause.LEASE_LOST)
+        assert step.cancellation.cause is Cause.SHUTDOWN
+
+
+def test_an_order_to_go_does_not_wait_for_errands(
+    runtime: Runtime, going: stopping.Stopping, world: World
+) -> None:
+    fence = world.claim(world.new().id, runtime.worker_id)
+    held = threading.Event()
+
+    def slow() -> None:
+        held.wait(30)
+
+    going.errand(slow)
+    with runtime.running(fence.chat_id, fence.lease_id) as step:
+        going.begin(now=True)
+        wait_until(lambda: step.cancellation.cancelled)
+    held.set()
+
+
+def test_a_tool_that_blocks_the_loop_does_not_keep_other_chats_from_stopping(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtimes, "HEED_SECONDS", 0.2)
+    released, blocked = threading.Event(), threading.Event()
+
+    async def blocking() -> None:
+        blocked.set()
+        released.wait(30)  # as no async tool should
+
+    async def other() -> None:
+        await anyio.lowlevel.checkpoint()
+
+    first = threading.Thread(target=runtime.run, args=(blocking, Cancellation()))
+    first.start()
+    assert blocked.wait(10)
+    cancellation = Cancellation()
+    cancellation.cancel(Cause.SHUTDOWN)
+    with pytest.raises(Cancelled):
+        runtime.run(other, cancellation)
+    released.set()
+    first.join(10)
+
+
+def test_one_that_could_not_be_heard_does_not_judge(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert runtime.may_judge
+    monkeypatch.setattr(claims, "heartbeat", lambda *_: 1 / 0)
+    wait_until(lambda: not runtime.may_judge)
 
 
 def test_in_a_hurry_steps_are_cancelled_at_once(

@@ -86,6 +86,19 @@ def test_a_long_answer_is_found_whole(stream: Stream) -> None:
     assert stream.written() == (Text("".join(words)),)
 
 
+def test_what_comes_after_a_hole_is_not_told(stream: Stream) -> None:
+    stream.part("text", 0, "One. ")
+    stream._seq += 1  # an event that Redis did not take
+    stream.part("text", 0, "Three.")
+    assert stream.written() == (Text("One. "),)
+
+
+def test_without_its_beginning_nothing_is_told(stream: Stream) -> None:
+    stream._seq += 1
+    stream.part("text", 0, "and so on.")
+    assert stream.written() is None
+
+
 def test_only_the_newest_attempt_counts(stream: Stream) -> None:
     stream.part("text", 0, "The first worker's words.")
     stream.claim()

@@ -23,7 +23,7 @@ from tests.waiting import wait_until
         (["--pool=threads"], "celery.concurrency.thread:TaskPool"),
         (["-P", "solo"], "celery.concurrency.solo:TaskPool"),
     ],
-    ids=" ".join,
+    ids=lambda param: " ".join(param) if isinstance(param, list) else "",
 )
 def test_the_pool_that_is_asked_for_runs(
     options: list[str],
@@ -36,8 +36,8 @@ def test_the_pool_that_is_asked_for_runs(
     with Fleet(env, tmp_path) as fleet, Client(broker_url=servers.redis_url) as client:
         fleet.worker("only", concurrency=2, options=options)
         fleet.wait_until_ready()
-        stats = client.app.control.inspect(timeout=10, limit=1).stats()
-        (worker,) = stats.values()
+        inspect = client.app.control.inspect(timeout=3, limit=1)
+        (worker,) = wait_until(inspect.stats, 30, "an answer").values()
         assert worker["pool"]["implementation"] == implementation
 
 
