@@ -120,7 +120,7 @@ class Chat(State):
     def start_tools(self, fence: Fence, call_ids: Sequence[str]) -> None:
         self._owned(fence)
         for call in self._named(call_ids):
-            if call.state != "requested":
+            if call.state not in ("requested", "started"):
                 raise Refusal("Rejected")
             call.state = "started"
 
