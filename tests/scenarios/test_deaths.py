@@ -79,7 +79,7 @@ def test_children_of_a_killed_main_process_hand_their_steps_back_and_end(
         victim = on.worker("victim", pool="prefork", concurrency=3, queues=[STEPS])
         other = on.worker("other", pool="prefork", concurrency=3, queues=[CONTROL])
         on.ready()
-        talks = on.start({"text": WORDS, "pace": 0.3})
+        talks = on.start({"text": WORDS, "pace": 0.15})
         once = on.start(on.using("hold", "once"), {"text": "Done."})
         again = on.start(on.using("hold_async", "again"), {"text": "Done."})
         wait_until(lambda: on.noted("once") and on.noted("again") and on.live(talks), 30)
@@ -105,7 +105,7 @@ def test_a_worker_that_was_stopped_past_its_lease_changes_nothing_when_it_goes_o
         zombie = on.worker("zombie", pool=pool, concurrency=4, queues=[STEPS])
         other = on.worker("other", pool=pool, queues=[CONTROL])
         on.ready()
-        commits = on.start({"text": "Committed.", "delay": 3.0})
+        commits = on.start({"text": "Committed.", "delay": 2.0})
         talks = on.start({"text": WORDS, "pace": 0.2})
         sync = on.start(on.using("watch", "sync"), {"text": "Done."})
         later = on.start(on.using("watch_async", "async"), {"text": "Done."})
@@ -202,7 +202,7 @@ def _chunks(on: Play, turn: Turn) -> int:
     return sum(int(part["n"]) for part in parts if part["of"] != "end")
 
 
-KILL = {"text": "Look.", "delay": 1.0, "calls": [{"name": "kill_worker", "arguments": {}}]}
+KILL = {"text": "Look.", "delay": 0.7, "calls": [{"name": "kill_worker", "arguments": {}}]}
 SURVIVED = {"text": "Survived."}
 
 
@@ -225,7 +225,7 @@ def test_a_chat_that_kills_its_workers_is_given_up_and_takes_nobody_along(
                 )
             return True
 
-        innocent = [on.start({"text": WORDS, "pace": 0.15}, {"text": "Done."}) for _ in range(3)]
+        innocent = [on.start({"text": WORDS, "pace": 0.1}) for _ in range(3)]
         poison = on.start(KILL, KILL, KILL, SURVIVED, later=[{"text": "Fine."}])
         wait_until(lambda: restart() and on.is_at_rest(poison), 60, "the end of the poison")
         assert on.row(poison)["last_error"]["kind"] == "worker_lost"

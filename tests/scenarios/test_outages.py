@@ -196,10 +196,10 @@ def test_turns_finish_though_the_database_was_away(
         members = both_pools(on)
         turns = [
             on.start({"text": WORDS, "pace": 0.1}),
-            on.start({"text": WORDS, "pace": 0.4}),
+            on.start({"text": WORDS, "pace": (away + 2) / 20}),  # ends after it
             on.start(on.using("hold", "sync", seconds=2), DONE),
             on.start(on.using("hold_async", "async", seconds=2), DONE),
-            *(on.start(*[_adding(n) for n in range(25)], DONE) for _ in range(2)),
+            *(on.start(*[_adding(n) for n in range(12)], DONE) for _ in range(2)),
         ]
         wait_until(lambda: on.noted("sync") and on.noted("async"), 30)
         wait_until(lambda: on.live(turns[0]) and on.live(turns[1]), 30)
