@@ -98,12 +98,15 @@ class Runtime:
 
     def start(self) -> None:
         """Announce this process, begin to beat and to listen."""
-        name = f"{socket.gethostname()}:{os.getpid()}"
-        patiently(claims.register_worker)(self.engine, self.worker_id, name)
+        patiently(self._register)()
         self._heart.start()
         self._hints.start()
         stopping.this.on(self._drain, lambda: self.cancel_all(Cause.SHUTDOWN))
         atexit.register(self.close)
+
+    def _register(self) -> None:
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        claims.register_worker(self.engine, self.worker_id, name)
 
     def close(self) -> None:
         """Say goodbye: the last events go out, and the row of this process is removed."""
@@ -225,7 +228,7 @@ class Runtime:
         known = [*self._steps.values()]  # before the statement: a later claim is not in its answer
         leases = claims.heartbeat(self.engine, self.worker_id)
         if leases is None:
-            claims.register_worker(self.engine, self.worker_id, socket.gethostname())
+            self._register()
             leases = []
         held = {lease.lease_id: lease for lease in leases}
         if regular:
