@@ -12,6 +12,7 @@ from functools import partial
 from uuid import UUID
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from models import claims, machine
@@ -109,6 +110,11 @@ def _apart(tx: Session, swept: Swept, chat_id: UUID, move: Callable[[], Effects]
             swept.effects.append(move())
     except Stale:
         return  # it moved by itself meanwhile
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise  # nothing can be moved now
+        log.exception("Could not sweep chat %s; the next sweep tries again", chat_id)
+        swept.failed.append(chat_id)
     except Exception:
         log.exception("Could not sweep chat %s; the next sweep tries again", chat_id)
         swept.failed.append(chat_id)

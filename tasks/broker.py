@@ -1,12 +1,15 @@
 """What has to be known of, and mended in, Celery 5.7's way to the broker."""
 
 import logging
+from concurrent.futures import Future
 
 from celery.concurrency.prefork import TaskPool
+from celery.concurrency.thread import ApplyResult
+from celery.concurrency.thread import TaskPool as ThreadPool
 from kombu.transport.redis import Channel
 from redis.exceptions import ConnectionError as LostConnection
 
-from tasks import app
+from tasks import app, stopping
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +49,12 @@ def survive_lost_connections() -> None:
 
 
 def survive_cold_shutdowns() -> None:
-    """Let a prefork worker on Redis end well after a cold shutdown.
+    """Let a worker end well after a cold shutdown, though a message comes when its pool is gone.
 
-    Celery 5.7 asks the pool for its size before it takes a message (`worker_disable_prefetch`), and
-    after a cold shutdown has stopped the pool it asks once more: an AttributeError ends the worker
-    as "unrecoverable". A pool that is gone has no places.
+    Celery 5.7 asks a prefork pool for its size before it takes a message (on Redis, with
+    `worker_disable_prefetch`), and hands a message that was under way to a threads pool that takes
+    none any more. Both errors end the worker as "unrecoverable". A pool that is gone has no places,
+    and what is given to it is not begun: the message is not acknowledged, and goes back.
     """
     size: property = TaskPool.num_processes
     get = size.fget
@@ -59,3 +63,14 @@ def survive_cold_shutdowns() -> None:
         return int(get(self)) if self._pool is not None and get is not None else 0
 
     TaskPool.num_processes = property(places)
+    apply = ThreadPool.on_apply
+
+    def on_apply(self: ThreadPool, *args: object, **options: object) -> object:
+        try:
+            return apply(self, *args, **options)
+        except RuntimeError:
+            if not stopping.this.asked:
+                raise
+            return ApplyResult(Future())
+
+    ThreadPool.on_apply = on_apply

@@ -1,18 +1,23 @@
 """The sweep, on beat and at every worker's start."""
 
+import logging
 import threading
 import time
 from functools import partial
 
 from celery.signals import worker_ready
+from sqlalchemy.exc import SQLAlchemyError
 
 from models.sweep import sweep
 from tasks import app
 from tasks.broker import waiting_steps
 from tasks.dispatch import announce, dispatch_all, publish
 from tasks.lost import rebuild
+from tasks.patience import went_away
 from tasks.requests import DiscreetRequest
 from tasks.runtime import current
+
+log = logging.getLogger(__name__)
 
 NOT_AGAIN_WITHIN = 0.4
 """Seconds. After an outage hundreds of sweeps wait in the queue, and one is enough. (A message that
@@ -28,14 +33,20 @@ def sweep_chats() -> None:
     if not _is_time():
         return
     runtime = current()
-    swept = sweep(
-        runtime.engine,
-        dead_after=runtime.dead_after,
-        rebuild=partial(rebuild, runtime),
-        spare=True,
-        recovering=runtime.may_judge,
-        queued=waiting_steps(),
-    )
+    try:
+        swept = sweep(
+            runtime.engine,
+            dead_after=runtime.dead_after,
+            rebuild=partial(rebuild, runtime),
+            spare=True,
+            recovering=runtime.may_judge,
+            queued=waiting_steps(),
+        )
+    except SQLAlchemyError as error:
+        if not went_away(error):
+            raise
+        log.warning("The database went away during a sweep; the next one goes on: %s", error)
+        return
     for effects in swept.effects:
         publish(runtime, effects)
     dispatch_all(swept.dispatches)
