@@ -10,10 +10,8 @@ once.
 import signal
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +35,7 @@ from scripts.fleet import (
     Stop,
     environment,
     heeding_signals,
+    repeatedly,
 )
 
 # A demo should not wait for the dead, nor for the leaving: the defaults are 5, 15, 5 and 10 s.
@@ -209,22 +208,13 @@ def _told(part: dict[str, Any]) -> str:
             return str(part["text"])
 
 
-@contextmanager
-def sweeping(client: Client) -> Iterator[None]:
+def sweeping(client: Client) -> AbstractContextManager[None]:
     """What beat does every 5 s, more often."""
-    done = threading.Event()
 
     def sweep() -> None:
-        while not done.wait(SWEEP_EVERY):
-            client.app.send_task("rejoinder.sweep", queue="rejoinder.control", expires=5)
+        client.app.send_task("rejoinder.sweep", queue="rejoinder.control", expires=5)
 
-    thread = threading.Thread(target=sweep, name="sweeping", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join(5)
+    return repeatedly(SWEEP_EVERY, sweep, "sweeping")
 
 
 def run(logs: Path, signals: Signals) -> bool:

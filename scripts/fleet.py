@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -153,6 +154,24 @@ def heeding_signals() -> Iterator[Signals]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def repeatedly(seconds: float, act: Callable[[], object], name: str) -> Iterator[None]:
+    """Do something every so many seconds, in a thread of its own, as long as the `with` lasts."""
+    done = threading.Event()
+
+    def run() -> None:
+        while not done.wait(seconds):
+            act()
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(5)
 
 
 class Fleet:

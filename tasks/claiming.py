@@ -1,6 +1,5 @@
 """Taking a chat, or leaving it to others: what comes before a step."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -11,8 +10,6 @@ from rejoinder.core.effects import Dispatch
 from tasks.dispatch import dispatch
 from tasks.patience import patiently
 from tasks.runtime import Runtime
-
-log = logging.getLogger(__name__)
 
 MAX_LEFT = 1000
 """Chats that are remembered to be rung for; further ones are the sweep's."""

@@ -179,11 +179,6 @@ class Runtime:
         """Whether silence of others means anything: not if this one could not be heard either."""
         return time.monotonic() - self._unwell_at > self.settings.dead_after_seconds
 
-    @property
-    def busy(self) -> bool:
-        """Whether a step is at work here."""
-        return bool(self._steps)
-
     def cancel(self, lease_id: UUID, cause: Cause) -> None:
         """Cancel the step that holds this lease, if it runs here, or as soon as it does."""
         self._early[lease_id] = cause  # the claim's answer may still be on its way

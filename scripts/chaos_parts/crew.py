@@ -6,7 +6,6 @@ does no harm by itself: that is `faults.py`.
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from scripts.fleet import Fleet, Member
+from scripts.fleet import Fleet, Member, repeatedly
 
 STEP_WORKERS = 3
 # On the command line Celery takes `prefork` for "as configured", and that is threads here.
@@ -157,20 +156,13 @@ class Crew:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Note ends as they come."""
-        done = threading.Event()
 
         def watch() -> None:
-            while not done.wait(LOOK_SECONDS):
-                for life in list(self.lives):
-                    life.look()
+            for life in list(self.lives):
+                life.look()
 
-        thread = threading.Thread(target=watch, name="watching", daemon=True)
-        thread.start()
-        try:
+        with repeatedly(LOOK_SECONDS, watch, "watching"):
             yield
-        finally:
-            done.set()
-            thread.join(5)
 
 
 def _children(pid: int) -> list[int]:

@@ -4,11 +4,10 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -28,7 +27,7 @@ from scripts.chaos_parts.faults import Faults, Lasting
 from scripts.chaos_parts.journal import Journal
 from scripts.chaos_parts.report import Report
 from scripts.chaos_parts.schedule import ENABLED, GAP, Kind, draw
-from scripts.fleet import ROOT, TETHERED, Fleet, Signals, environment
+from scripts.fleet import ROOT, TETHERED, Fleet, Signals, environment, repeatedly
 
 REST_SECONDS = 180.0
 """How long the fleet may take to bring every chat to rest after the last fault."""
@@ -245,20 +244,11 @@ def _wait_for_none(engine: Engine, query: Any, seconds: float) -> bool:
     return False
 
 
-@contextmanager
-def _sweeping(client: Client) -> Iterator[None]:
+def _sweeping(client: Client) -> AbstractContextManager[None]:
     """What beat does every 5 s, more often."""
-    done = threading.Event()
 
     def sweep() -> None:
-        while not done.wait(SWEEP_EVERY):
-            with suppress(Exception):  # the broker may be away
-                client.app.send_task("rejoinder.sweep", queue="rejoinder.control", expires=5)
+        with suppress(Exception):  # the broker may be away
+            client.app.send_task("rejoinder.sweep", queue="rejoinder.control", expires=5)
 
-    thread = threading.Thread(target=sweep, name="sweeping", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join(5)
+    return repeatedly(SWEEP_EVERY, sweep, "sweeping")
