@@ -10,7 +10,7 @@ import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, TypeVar, cast
 
 import psutil
 
@@ -18,9 +18,10 @@ from rejoinder.embedded import leftovers
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 ROOT = Path(__file__).parents[1]
+T = TypeVar("T")
 
 PROGRAM = """
 import json, os, pathlib, sys
@@ -65,6 +66,14 @@ class Owner:
 
     def processes_left(self) -> list[psutil.Process]:
         return [process for process in (self.guardian, *self.servers) if is_alive(process)]
+
+    def answers(self, question: Callable[[psutil.Process], T]) -> list[T]:
+        """What each process says; Postgres' own workers may end at any moment."""
+        said = []
+        for process in (self.guardian, *self.servers):
+            with suppress(psutil.NoSuchProcess):
+                said.append(question(process))
+        return said
 
     def assert_nothing_left(self, within: float = 10.0, *, kept: bool = False) -> None:
         wait_until(lambda: not self.processes_left(), within, f"end of {self.processes_left()}")
