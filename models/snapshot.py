@@ -5,16 +5,19 @@ fence and the cancellation deal with.
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from models import trees
 from models.history import prompt_history
 from models.tables import Chat, Message, ToolCallRow, Turn
 from rejoinder.core import parts
 from rejoinder.core.decide import Call, Entry, Snapshot
-from rejoinder.core.model import Options
+from rejoinder.core.messages import Budget, TitleSource, Used
+from rejoinder.core.options import ChatOptions
 
 
 @dataclass(frozen=True)
@@ -25,35 +28,41 @@ class Loaded:
     turn_id: UUID
     owner: str
     model: str
-    options: Options
-    active: frozenset[str] | None
-    """The tools that this chat may use; None: all."""
+    options: ChatOptions
+    depth: int
+    """How many chats are above it."""
+    title_source: TitleSource
+    budget: Budget
+    used: Used
+    """What its tree has used; zero where there is no budget."""
     snapshot: Snapshot
 
 
 def load(tx: Session, chat_id: UUID, turn_id: UUID) -> Loaded:
     """Read the chat, its history since the newest boundary, and its open calls."""
-    chat = tx.get_one(Chat, chat_id)
+    chat, now = tx.execute(select(Chat, func.statement_timestamp()).where(Chat.id == chat_id)).one()
     turn = tx.get_one(Turn, turn_id)
     calls = tx.scalars(
         select(ToolCallRow)
         .where(ToolCallRow.chat_id == chat_id, ~ToolCallRow.settled)
         .order_by(ToolCallRow.id)
     )
-    options = dict(chat.options)
-    active = options.pop("tools", None)
+    budget = trees.budget_of(tx, chat)
     return Loaded(
         chat_id=chat_id,
         turn_id=turn_id,
         owner=chat.owner,
         model=chat.model,
-        options=Options(**options),  # type: ignore[arg-type]  # checked when it was stored
-        active=frozenset(map(str, active)) if isinstance(active, list) else None,
+        options=ChatOptions.load(chat.options),
+        depth=trees.depth_of(tx, chat),
+        title_source=chat.title_source,
+        budget=budget,
+        used=trees.used(tx, chat.root_id) if budget != Budget() else Used(),
         snapshot=Snapshot(
             turn_kind=turn.kind,
             steps=turn.steps,
             history=tuple(entry(message) for message in prompt_history(tx, chat_id)),
-            calls=tuple(_call(row) for row in calls),
+            calls=tuple(_call(row, now) for row in calls),
             attempt=chat.attempt,
         ),
     )
@@ -73,5 +82,15 @@ def entry(message: Message) -> Entry:
     )
 
 
-def _call(row: ToolCallRow) -> Call:
-    return Call(row.call_id, row.name, row.arguments, row.kind, row.state, row.external_id)
+def _call(row: ToolCallRow, now: datetime) -> Call:
+    return Call(
+        row.call_id,
+        row.name,
+        row.arguments,
+        row.kind,
+        row.state,
+        row.external_id,
+        row.approval,
+        tuple(row.waits_for or ()),
+        overdue=row.deadline is not None and row.deadline <= now,
+    )

@@ -12,8 +12,10 @@ from enum import StrEnum
 from uuid import UUID
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     CheckConstraint,
+    Double,
     ForeignKey,
     ForeignKeyConstraint,
     Identity,
@@ -32,10 +34,13 @@ from models.types import AnyText, Content, Labels, Moment, words
 from rejoinder.core.limits import MAX_QUEUED
 from rejoinder.core.messages import (
     ANSWERED,
+    ActionKind,
+    Approval,
     CallKind,
     CallState,
     Delivery,
     Role,
+    TitleSource,
     TurnKind,
     TurnState,
     Visibility,
@@ -95,6 +100,10 @@ class Chat(Base):
     labels: Mapped[Mapping[str, str]] = mapped_column(Labels, server_default=text("'{}'"))
     model: Mapped[str] = mapped_column(Text, server_default="")
     options: Mapped[Mapping[str, Json]] = mapped_column(Content, server_default=text("'{}'"))
+    title: Mapped[str] = mapped_column(AnyText, server_default="")
+    title_source: Mapped[TitleSource] = mapped_column(
+        words(TitleSource), server_default=TitleSource.WORDS
+    )
 
     status: Mapped[Status] = mapped_column(words(Status))
     archived: Mapped[bool] = mapped_column(server_default=text("false"))
@@ -107,6 +116,8 @@ class Chat(Base):
     """The Celery task of the step that runs, that was rung for, or that parked the chat."""
     deadline: Mapped[datetime | None] = mapped_column(Moment)
     last_error: Mapped[Mapping[str, Json] | None] = mapped_column(Content)
+    action: Mapped[ActionKind | None] = mapped_column(words(ActionKind))
+    """What a chat that requires action waits for; meaningless in any other status."""
     queue_length: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
     woken: Mapped[bool] = mapped_column(server_default=text("false"))
 
@@ -116,6 +127,21 @@ class Chat(Base):
     attempt: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
     retry_state: Mapped[Mapping[str, Json] | None] = mapped_column(Content)
     crashes: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
+
+    budget_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    """What the whole tree may use; only a root has one. So with the next."""
+    budget_micros: Mapped[int | None] = mapped_column(BigInteger)
+    used_calls: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    """Model calls of this chat alone, and what they took: deleted messages stay counted."""
+    used_input: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    used_output: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    used_cache_read: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    used_cache_write: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    used_reasoning: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    used_micros: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    used_unpriced: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    """Calls whose cost nobody knows."""
+    used_ms: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
 
     snapshot_version: Mapped[int] = mapped_column(BigInteger, server_default=text("1"))
     history_version: Mapped[int] = mapped_column(BigInteger, server_default=text("1"))
@@ -129,6 +155,9 @@ class Chat(Base):
         _check("owner_iff_lease", "(worker_id IS NULL) = (lease_id IS NULL)"),
         _check("error_iff_error", "(last_error IS NOT NULL) = (status = 'error')"),
         _check("deadline_iff_parked", f"(deadline IS NOT NULL) = ({_in('status', PARKED)})"),
+        _check("action_known", f"action IS NULL OR {_in('action', ActionKind)}"),
+        _check("title_source_known", _in("title_source", TitleSource)),
+        _check("budgets", "budget_tokens >= 0 AND budget_micros >= 0"),
         _check("turn_iff_busy", f"(turn_id IS NULL) = ({_in('status', AT_REST)})"),
         _check("archived_at_rest", f"NOT archived OR {_in('status', AT_REST)}"),
         _check("queue_bounded", f"queue_length BETWEEN 0 AND {MAX_QUEUED}"),
@@ -174,13 +203,15 @@ class Turn(Base):
     steps: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
     ended_at: Mapped[datetime | None] = mapped_column(Moment)
+    joined_id: Mapped[UUID | None] = mapped_column(Uuid)
+    """The turn that its message went into."""
     announced: Mapped[bool] = mapped_column(server_default=text("false"))
     """Whether its result was stored for those who wait for it; the sweep sees to the others."""
 
     __table_args__ = (
         _check("kind_known", _in("kind", TurnKind)),
         _check("state_known", _in("state", TurnState)),
-        _check("ended_iff_over", "(ended_at IS NULL) = (state IN ('open', 'queued'))"),
+        _check("ended_iff_over", "(ended_at IS NULL) = (state IN ('open', 'queued', 'joined'))"),
         _check("error_iff_failed", "(error IS NOT NULL) = (state = 'failed')"),
         _check("answer_if_finished", "answer_id IS NULL OR state IN ('finished', 'interrupted')"),
         _check("steps", "steps >= 0"),
@@ -191,6 +222,7 @@ class Turn(Base):
             postgresql_where=text("ended_at IS NOT NULL AND NOT announced"),
         ),
         Index("turns_open", "chat_id", unique=True, postgresql_where=text("state = 'open'")),
+        Index("turns_joined", "joined_id", postgresql_where=text("state = 'joined'")),
     )
 
 
@@ -224,6 +256,7 @@ class Message(Base):
     runtime_ms: Mapped[int | None] = mapped_column(Integer)
     stop_reason: Mapped[str | None] = mapped_column(Text)
     request_id: Mapped[str | None] = mapped_column(AnyText)
+    cost_micros: Mapped[int | None] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
 
     __table_args__ = (
@@ -270,6 +303,8 @@ class QueuedMessage(Base):
     position: Mapped[int] = mapped_column(BigInteger)
     parts: Mapped[Sequence[Mapping[str, Json]]] = mapped_column(Content)
     model: Mapped[str | None] = mapped_column(Text)
+    steer: Mapped[bool] = mapped_column(server_default=text("false"))
+    """It joins the turn that runs, at the next step."""
     created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
 
     __table_args__ = (Index("queued_messages_order", "chat_id", "position", unique=True),)
@@ -296,6 +331,17 @@ class ToolCallRow(Base):
     result: Mapped[Mapping[str, Json] | None] = mapped_column(Content)
     settled: Mapped[bool] = mapped_column(server_default=text("false"))
     external_id: Mapped[str | None] = mapped_column(AnyText)
+    approval: Mapped[Approval | None] = mapped_column(words(Approval))
+    note: Mapped[str | None] = mapped_column(AnyText)
+    """What the person who allowed it said."""
+    patience: Mapped[float | None] = mapped_column(Double)
+    """Seconds to wait for an answer from outside; the worker's default, if it does not say."""
+    deadline: Mapped[datetime | None] = mapped_column(Moment)
+    """Set when the chat first parks for it."""
+    default_answer: Mapped[Mapping[str, Json] | None] = mapped_column(Content)
+    waits_for: Mapped[Sequence[UUID] | None] = mapped_column(ARRAY(Uuid))
+    sent: Mapped[bool] = mapped_column(server_default=text("false"))
+    """Whether the broker took the other app's task."""
     created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
     started_at: Mapped[datetime | None] = mapped_column(Moment)
     ended_at: Mapped[datetime | None] = mapped_column(Moment)
@@ -303,6 +349,7 @@ class ToolCallRow(Base):
     __table_args__ = (
         _check("kind_known", _in("kind", CallKind)),
         _check("delivery_known", _in("delivery", Delivery)),
+        _check("approval_known", f"approval IS NULL OR {_in('approval', Approval)}"),
         _check("state_known", _in("state", CallState)),
         _check("result_iff_answered", f"(result IS NOT NULL) = ({_in('state', ANSWERED)})"),
         _check("settled_is_answered", f"NOT settled OR {_in('state', ANSWERED)}"),

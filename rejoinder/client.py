@@ -94,9 +94,11 @@ class Client:
         options: Mapping[str, Any] | None = None,
         labels: Mapping[str, str] | None = None,
         parent_id: Id | None = None,
+        title: str | None = None,
+        budget: Mapping[str, Any] | None = None,
         key: str | None = None,
     ) -> Turn:
-        """Create a chat with its first message."""
+        """Create a chat with its first message. `budget`: tokens, cost (in dollars), or both."""
         return self._turn(
             "create_chat",
             requests.CreateChat,
@@ -107,6 +109,8 @@ class Client:
             options=options or {},
             labels=labels or {},
             parent_id=parent_id,
+            title=title,
+            budget=budget,
             key=key,
         )
 
@@ -119,7 +123,7 @@ class Client:
         model: str | None = None,
         key: str | None = None,
     ) -> Turn:
-        """Send a message; `when_busy` is queue, interrupt or reject."""
+        """Send a message; `when_busy` is queue, steer, interrupt or reject."""
         return self._turn(
             "send_message",
             requests.SendMessage,
@@ -184,12 +188,68 @@ class Client:
         )
 
     def submit_tool_results(
-        self, chat_id: Id, results: Sequence[Mapping[str, Any]]
+        self, chat_id: Id, results: Sequence[Mapping[str, Any]], *, turn_id: Id | None = None
     ) -> dict[str, Any]:
         """Answer the client-side tool calls of a chat that requires action."""
         return self.call(
-            "submit_tool_results", requests.SubmitToolResults, chat_id=chat_id, results=results
+            "submit_tool_results",
+            requests.SubmitToolResults,
+            chat_id=chat_id,
+            results=results,
+            turn_id=turn_id,
         )
+
+    def approve(
+        self,
+        chat_id: Id,
+        call_ids: Sequence[str] | None = None,
+        *,
+        reason: str | None = None,
+        turn_id: Id | None = None,
+    ) -> dict[str, Any]:
+        """Allow calls that wait for approval: these, or all. The model reads the reason."""
+        return self.call(
+            "approve",
+            requests.Approve,
+            chat_id=chat_id,
+            call_ids=call_ids,
+            reason=reason,
+            turn_id=turn_id,
+        )
+
+    def deny(
+        self,
+        chat_id: Id,
+        call_ids: Sequence[str] | None = None,
+        *,
+        reason: str | None = None,
+        turn_id: Id | None = None,
+    ) -> dict[str, Any]:
+        """Refuse calls that wait for approval: these, or all. The model is told why."""
+        return self.call(
+            "deny",
+            requests.Approve,
+            chat_id=chat_id,
+            call_ids=call_ids,
+            reason=reason,
+            turn_id=turn_id,
+        )
+
+    def compact(self, chat_id: Id) -> Turn:
+        """Have a chat at rest summarised, also one that failed because it was too long."""
+        return self._turn("compact", requests.OneChat, chat_id=chat_id)
+
+    def set_title(self, chat_id: Id, title: str) -> dict[str, Any]:
+        """Name a chat; no model overwrites it."""
+        return self.call("set_title", requests.SetTitle, chat_id=chat_id, title=title)
+
+    def set_budget(
+        self, chat_id: Id, *, tokens: int | None = None, cost: float | str | None = None
+    ) -> dict[str, Any]:
+        """Say what a chat and its children may use together; what is left out has no limit."""
+        given = {"tokens": tokens, "cost": None if cost is None else str(cost)}
+        budget = {name: value for name, value in given.items() if value is not None}
+        return self.call("set_budget", requests.SetBudget, chat_id=chat_id, budget=budget)
 
     def archive(self, chat_id: Id) -> dict[str, Any]:
         """Archive a chat and its children."""

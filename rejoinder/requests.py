@@ -5,13 +5,23 @@ that does not fit becomes a `Rejected` that names the field.
 """
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
 
 from rejoinder.core.errors import Rejected
-from rejoinder.core.messages import WhenBusy
+from rejoinder.core.limits import MOST_CLIENT_TOOLS, MOST_TITLE
+from rejoinder.core.messages import Budget, WhenBusy
+from rejoinder.core.options import ApprovalPolicy
 from rejoinder.core.state import Status
 
 Content = Annotated[
@@ -20,12 +30,40 @@ Content = Annotated[
     Field(min_length=1, description="a text, or a list of parts"),
 ]
 Key = Annotated[str, Field(min_length=1, max_length=255)] | None
+Title = Annotated[str, Field(min_length=1, max_length=MOST_TITLE)]
 
 
 class Request(BaseModel):
     """The arguments of one front-door task."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class ClientToolIn(Request):
+    """A tool that the app answers itself."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str = ""
+    schema_: Annotated[dict[str, Any], Field(alias="schema")] = {"type": "object"}
+    seconds: Annotated[float, Field(gt=0)] | None = None
+    """How long to wait for its result."""
+    default: Any = None
+    """The result if none comes in time; without it, the model is told that none came."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, serialize_by_alias=True)
+
+
+class BudgetIn(Request):
+    """What a chat and its children may use together; what is left out has no limit."""
+
+    tokens: Annotated[int, Field(ge=0)] | None = None
+    cost: Annotated[Decimal, Field(ge=0, max_digits=15)] | None = None
+    """In dollars."""
+
+    def value(self) -> Budget:
+        """As it is stored."""
+        micros = None if self.cost is None else int(self.cost * 1_000_000)
+        return Budget(self.tokens, micros)
 
 
 class OptionsIn(Request):
@@ -37,7 +75,27 @@ class OptionsIn(Request):
     effort: str | None = None
     tools: list[str] | None = None
     """The tools this chat may use; all that the workers know, if it does not say."""
+    client_tools: Annotated[list[ClientToolIn], Field(max_length=MOST_CLIENT_TOOLS)] = []
+    """Tools that the app answers itself, with submit_tool_results."""
+    approval: ApprovalPolicy = ApprovalPolicy.DECLARED
+    """Which calls a person has to allow: those of tools that say so, all, or none."""
+    approve: list[str] = []
+    """Tools whose calls a person has to allow in this chat, whatever they say."""
+    agents: bool = False
+    """Whether it may have child chats work for it."""
+    compact_at: Annotated[int, Field(ge=1, le=100)] | None = None
+    """Percent of the model's context at which the chat is summarised; 100: never."""
+    park_seconds: Annotated[float, Field(gt=0)] | None = None
+    """How long it waits for answers from outside."""
     extra: dict[str, Any] = {}
+
+    @field_validator("client_tools")
+    @classmethod
+    def _each_name_once(cls, tools: list[ClientToolIn]) -> list[ClientToolIn]:
+        names = [tool.name for tool in tools]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"declared twice: {', '.join(twice)}")
+        return tools
 
 
 class CreateChat(Request):
@@ -53,11 +111,13 @@ class CreateChat(Request):
     options: OptionsIn = OptionsIn()
     labels: dict[str, str] = {}
     parent_id: UUID | None = None
+    title: Title | None = None
+    budget: BudgetIn = BudgetIn()
     key: Key = None
 
 
 class OneChat(Request):
-    """interrupt, retry, archive, unarchive, get_chat."""
+    """compact, retry, archive, unarchive, get_chat."""
 
     chat_id: UUID
 
@@ -105,6 +165,28 @@ class SubmitToolResults(OneChat):
 
     results: Annotated[list[ToolResultIn], Field(min_length=1)]
     turn_id: UUID | None = None
+
+
+class Approve(OneChat):
+    """approve, deny."""
+
+    call_ids: Annotated[list[str], Field(min_length=1)] | None = None
+    """Those calls; all that wait for approval, if it does not say."""
+    reason: Annotated[str, Field(max_length=10_000)] | None = None
+    """The model reads it."""
+    turn_id: UUID | None = None
+
+
+class SetTitle(OneChat):
+    """set_title."""
+
+    title: Title
+
+
+class SetBudget(OneChat):
+    """set_budget."""
+
+    budget: BudgetIn
 
 
 class ListChats(Request):

@@ -18,6 +18,7 @@ from rejoinder import requests
 from rejoinder.core import parts
 from rejoinder.core.effects import Effects
 from rejoinder.core.errors import Rejected, Unavailable
+from rejoinder.core.messages import TitleSource
 from rejoinder.core.parts import ToolResult
 from rejoinder.providers import provider_for
 from tasks import app
@@ -111,9 +112,11 @@ def create_chat(tx: Session, ask: requests.CreateChat) -> Effects:
         content=parts.load(ask.content),
         system=parts.load(ask.system or ()),
         model=model,
-        options=ask.options.model_dump(exclude_defaults=True),
+        options=ask.options.model_dump(mode="json", exclude_unset=True),
         labels=ask.labels,
         parent_id=ask.parent_id,
+        title=ask.title,
+        budget=ask.budget.value(),
         key=ask.key,
     )
     return machine.create(tx, new)
@@ -167,6 +170,42 @@ def submit_tool_results(tx: Session, ask: requests.SubmitToolResults) -> Effects
     """Answer the client-side tool calls of a chat that requires action."""
     results = [ToolResult(r.call_id, r.content, r.is_error) for r in ask.results]
     return machine.submit_results(tx, ask.chat_id, results, turn_id=ask.turn_id)
+
+
+@front_door("approve", requests.Approve)
+def approve(tx: Session, ask: requests.Approve) -> Effects:
+    """Allow calls that wait for approval; the model reads the reason with the result."""
+    return _decide(tx, ask, approved=True)
+
+
+@front_door("deny", requests.Approve)
+def deny(tx: Session, ask: requests.Approve) -> Effects:
+    """Refuse calls that wait for approval; the model is told why."""
+    return _decide(tx, ask, approved=False)
+
+
+def _decide(tx: Session, ask: requests.Approve, *, approved: bool) -> Effects:
+    return machine.approve(
+        tx, ask.chat_id, ask.call_ids, approved=approved, reason=ask.reason, turn_id=ask.turn_id
+    )
+
+
+@front_door("compact", requests.OneChat)
+def compact(tx: Session, ask: requests.OneChat) -> Effects:
+    """Summarise a chat at rest, also one that failed because it was too long."""
+    return machine.request_compaction(tx, ask.chat_id)
+
+
+@front_door("set_title", requests.SetTitle)
+def set_title(tx: Session, ask: requests.SetTitle) -> Effects:
+    """Name a chat; no model overwrites it."""
+    return machine.set_title(tx, ask.chat_id, ask.title, TitleSource.USER)
+
+
+@front_door("set_budget", requests.SetBudget)
+def set_budget(tx: Session, ask: requests.SetBudget) -> tuple[Effects, ...]:
+    """Say what a chat and its children may use; what waits for more goes on."""
+    return machine.set_budget(tx, ask.chat_id, ask.budget.value())
 
 
 @front_door("retry", requests.OneChat)

@@ -18,7 +18,7 @@ from models.snapshot import Loaded
 from rejoinder.core import parts
 from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.effects import Cause
-from rejoinder.core.messages import CallKind, Failure, NewMessage, Role, Visibility
+from rejoinder.core.messages import Failure, NewMessage, Role, Visibility
 from rejoinder.core.model import ModelRequest, Progress, Reply, StopReason, StreamItem
 from rejoinder.core.partial import Partial
 from rejoinder.core.prompt import assemble
@@ -27,7 +27,7 @@ from rejoinder.providers.errors import ProviderError
 from rejoinder.providers.silence import with_silence_limit
 from tasks.held import Held
 from tasks.preview import Preview
-from tasks.use_tools import finish_tools
+from tasks.use_tools import finish_tools, starts
 
 CUT = Failure("timeout", "The answer broke off before its end.", retryable=True)
 REFUSED = Failure("content_filter", "The model declined to answer.")
@@ -43,8 +43,8 @@ def generate(held: Held, loaded: Loaded) -> None:
         messages=assemble(
             loaded.snapshot.history, provider.name, model=model, caching=profile.caching
         ),
-        tools=held.runtime.tools.specs(loaded.active),
-        options=loaded.options,
+        tools=held.tools(loaded).specs(),
+        options=loaded.options.model,
         attempt=held.attempt,
     )
     began = time.monotonic()
@@ -66,9 +66,9 @@ def generate(held: Held, loaded: Loaded) -> None:
 def _follow_up(held: Held, loaded: Loaded, message: NewMessage, stop: StopReason) -> None:
     requested = parts.open_calls(message.parts)
     if requested:
-        plans = held.runtime.tools.plans(requested)
-        local = [call.call_id for call in requested if plans[call.call_id].kind is CallKind.LOCAL]
-        held.write(machine.record, message, plans=plans, start=local)
+        plans = held.tools(loaded).plans(requested)
+        start = [call_id for call_id, plan in plans.items() if starts(plan)]
+        held.write(machine.record, message, plans=plans, start=start)
         held.partial = None
         finish_tools(held, loaded, requested, plans)
     elif stop is StopReason.PAUSE:

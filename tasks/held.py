@@ -16,6 +16,7 @@ from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.effects import Effects
 from rejoinder.core.messages import NewMessage
 from rejoinder.core.parts import ToolResult
+from rejoinder.tools.toolbox import Toolbox
 from tasks.dispatch import publish
 from tasks.patience import patiently
 from tasks.runtime import Runtime
@@ -34,6 +35,7 @@ class Held:
         self.partial: NewMessage | None = None
         self.results: list[ToolResult] = []
         self.untouched: tuple[str, ...] = ()
+        self._tools: Toolbox | None = None
         self.left = False
         """The step has begun to end: what comes now comes too late."""
 
@@ -41,6 +43,12 @@ class Held:
     def chat_id(self) -> UUID:
         """The chat."""
         return self.fence.chat_id
+
+    def tools(self, loaded: snapshot.Loaded) -> Toolbox:
+        """What this chat's model can call."""
+        if self._tools is None:
+            self._tools = Toolbox(self.runtime.tools, loaded.options)
+        return self._tools
 
     @patiently
     def load(self) -> snapshot.Loaded:

@@ -100,7 +100,7 @@ def act(held: Held, loaded: snapshot.Loaded, action: Action) -> None:
         case RunTools(calls):
             run_tools(held, loaded, calls)
         case Park(waits_for):
-            park(held, waits_for)
+            park(held, loaded, waits_for)
         case Finish():
             held.write(machine.finish_turn)
         case StopAtLimit(steps):

@@ -28,37 +28,48 @@ def run_tools(held: Held, loaded: Loaded, calls: Sequence[Call]) -> None:
             call.call_id, call.name, call.arguments if isinstance(call.arguments, dict) else {}
         )
         for call in calls
+        if call.kind is CallKind.LOCAL
     ]
     others = [
         call
         for call in loaded.snapshot.calls
-        if call.kind is not CallKind.LOCAL and not call.answered
+        if not call.answered and (call.kind is not CallKind.LOCAL or call.asks)
     ]
     _run(held, loaded, asked)
-    _commit(held, {call.kind for call in others})
+    _commit(held, loaded, asks=any(c.asks for c in others), outside=bool(others))
 
 
 def finish_tools(
     held: Held, loaded: Loaded, requested: Sequence[ToolCall], plans: Mapping[str, CallPlan]
 ) -> None:
     """Run the local calls of a message that was just recorded."""
-    local = [call for call in requested if plans[call.call_id].kind is CallKind.LOCAL]
-    _run(held, loaded, local)
-    _commit(held, {plan.kind for plan in plans.values()} - {CallKind.LOCAL})
+    ours = [c for c in requested if plans[c.call_id].kind is CallKind.LOCAL]
+    _run(held, loaded, [call for call in ours if starts(plans[call.call_id])])
+    _commit(
+        held,
+        loaded,
+        asks=any(plan.approval or plan.kind is CallKind.CLIENT for plan in plans.values()),
+        outside=any(plan.kind is not CallKind.LOCAL for plan in plans.values()),
+    )
 
 
-def park(held: Held, waits_for: CallKind) -> None:
+def starts(plan: CallPlan) -> bool:
+    """Whether a call can begin as soon as it is recorded."""
+    return plan.kind in (CallKind.LOCAL, CallKind.EXTERNAL) and not plan.approval
+
+
+def park(held: Held, loaded: Loaded, waits_for: CallKind) -> None:
     """Give the slot back and wait for answers from outside."""
-    seconds = held.runtime.settings.park_seconds
+    seconds = loaded.options.park_seconds or held.runtime.settings.park_seconds
     transition = machine.require_action if waits_for is CallKind.CLIENT else machine.sleep
     held.write(transition, deadline_seconds=seconds, results=held.results)
 
 
-def _commit(held: Held, outside: set[CallKind]) -> None:
-    if CallKind.CLIENT in outside:
-        park(held, CallKind.CLIENT)
-    elif CallKind.EXTERNAL in outside:
-        park(held, CallKind.EXTERNAL)
+def _commit(held: Held, loaded: Loaded, *, asks: bool, outside: bool) -> None:
+    if asks:
+        park(held, loaded, CallKind.CLIENT)
+    elif outside:
+        park(held, loaded, CallKind.EXTERNAL)
     else:
         held.write(machine.commit, results=held.results)
 
@@ -88,10 +99,10 @@ def _run(held: Held, loaded: Loaded, calls: Sequence[ToolCall]) -> None:
         partial(
             run_calls,
             calls,
-            runtime.tools,
+            held.tools(loaded).registry,
             make_context=context,
             cancellation=held.cancellation,
-            active=loaded.active,
+            active=held.tools(loaded).active,
             default_timeout=runtime.settings.tool_seconds,
             context_limit=provider.profile(model).context_limit,
             on_result=finished,

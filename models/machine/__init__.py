@@ -5,6 +5,7 @@ Each runs in the caller's transaction (`models.engine.transaction`), locks one c
 `Effects` for the caller to publish after the commit. `claim` is in `models/claims.py`.
 """
 
+from models.machine.answers import approve, submit_results
 from models.machine.by_app import (
     NewChat,
     create,
@@ -15,11 +16,12 @@ from models.machine.by_app import (
     request_compaction,
     retry,
     send,
-    submit_results,
+    set_title,
 )
 from models.machine.by_sweeper import expire, recover, wake
 from models.machine.by_worker import (
     commit,
+    exceed_budget,
     fail,
     finish_interrupt,
     finish_turn,
@@ -32,15 +34,17 @@ from models.machine.by_worker import (
     store_compaction,
 )
 from models.machine.reconcile import reconcile
-from models.machine.trees import archive, interrupt_tree, unarchive
+from models.machine.trees import archive, interrupt_tree, set_budget, unarchive
 
 __all__ = [
     "NewChat",
+    "approve",
     "archive",
     "commit",
     "create",
     "delete_queued",
     "edit",
+    "exceed_budget",
     "expire",
     "fail",
     "finish_interrupt",
@@ -57,6 +61,8 @@ __all__ = [
     "retry",
     "retry_later",
     "send",
+    "set_budget",
+    "set_title",
     "sleep",
     "start_tools",
     "store_compaction",

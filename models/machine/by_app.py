@@ -12,30 +12,36 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
-from models.machine import calls, history, keys
+from models.machine import calls, history, keys, queue
 from models.machine.change import Change, begin
 from models.tables import Chat, Message, QueuedMessage, Turn
 from models.types import plain
 from rejoinder.core import parts
 from rejoinder.core.effects import Cause, Effects, Event, EventKind
 from rejoinder.core.errors import Rejected
+from rejoinder.core.limits import MOST_TITLE
 from rejoinder.core.messages import (
-    CallKind,
+    Budget,
     NewMessage,
     Role,
+    TitleSource,
     TurnKind,
     TurnState,
     Visibility,
     WhenBusy,
 )
-from rejoinder.core.parts import Json, Part, ToolResult
+from rejoinder.core.parts import Json, Part
 from rejoinder.core.state import AT_REST, Status, Transition
+from rejoinder.core.titles import first_words
 
 _SEND = {
     WhenBusy.QUEUE: Transition.SEND,
+    WhenBusy.STEER: Transition.SEND_STEER,
     WhenBusy.INTERRUPT: Transition.SEND_INTERRUPT,
     WhenBusy.REJECT: Transition.SEND_REJECT,
 }
+
+_USED = [each.name for each in Chat.__table__.columns if each.name.startswith("used_")]
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,8 @@ class NewChat:
     options: Mapping[str, Json] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     parent_id: UUID | None = None
+    title: str | None = None
+    budget: Budget = field(default_factory=Budget)
     key: str | None = None
 
 
@@ -68,6 +76,8 @@ def create(tx: Session, new: NewChat) -> Effects:
             "options": dict(new.options),
             "labels": dict(new.labels),
             "parent": str(new.parent_id),
+            **({"title": new.title} if new.title else {}),
+            **({"budget": vars(new.budget)} if new.budget != Budget() else {}),
         }
         again = keys.take(tx, new.owner, new.key, request, chat_id=chat_id, turn_id=turn_id)
         if again is not None:
@@ -80,6 +90,11 @@ def create(tx: Session, new: NewChat) -> Effects:
         labels=dict(new.labels),
         model=plain("The model", new.model),
         options=dict(new.options),
+        title=new.title or first_words(parts.text_of(content)),
+        title_source=TitleSource.USER if new.title else TitleSource.WORDS,
+        budget_tokens=new.budget.tokens,
+        budget_micros=new.budget.micros,
+        **dict.fromkeys(_USED, 0),
         status=Status.PENDING,
         turn_id=turn_id,
         queue_length=0,
@@ -87,6 +102,8 @@ def create(tx: Session, new: NewChat) -> Effects:
         history_version=1,
         queue_version=1,
     )
+    if new.parent_id is not None and new.budget != Budget():
+        raise Rejected("A child chat has no budget of its own", "set the root's: it is the tree's")
     change = Change(tx, chat, tx.scalars(select(func.clock_timestamp())).one(), Transition.CREATE)
     change.to(Status.PENDING)
     tx.add(chat)
@@ -127,17 +144,21 @@ def send(  # noqa: PLR0913  # the message, and how to say it
     if change.before in AT_REST:
         calls.close_all(change, calls.SUPERSEDED)
         if change.chat.queue_length:
-            history.promote_head(change)  # first, so that a full queue has room again
-            queued_id, turn_id = history.enqueue(change, message, turn_id)
+            queue.promote_head(change)  # first, so that a full queue has room again
+            queued_id, turn_id = queue.enqueue(change, message, turn_id)
         else:
             history.say(change, message, turn_id)
         change.to(Status.PENDING)
     else:
-        queued_id, turn_id = history.enqueue(change, message, turn_id)
+        steer = when_busy is WhenBusy.STEER
+        queued_id, turn_id = queue.enqueue(change, message, turn_id, steer=steer)
         if when_busy is WhenBusy.INTERRUPT:
             _stop(change, calls.SUPERSEDED)
             if change.chat.turn_id == turn_id:
                 queued_id = None  # it has left the queue already
+        elif steer and change.before is Status.PENDING and queue.join(change):
+            queued_id = None  # between two steps, and no call is open: the next one sees it
+            change.to(Status.PENDING)
     return change.effects(turn_id=turn_id, queued_id=queued_id)
 
 
@@ -167,7 +188,7 @@ def edit(
         .execution_options(synchronize_session=False)
     )
     change.events.append(Event(EventKind.HISTORY_RESET, {"from": message_id}))
-    history.clear_queue(change)
+    queue.clear_queue(change)
     history.end_turn(change, TurnState.CANCELLED)
     model = (model and plain("The model", model)) or edited.model
     history.say(change, NewMessage(Role.USER, content, model=model))
@@ -190,11 +211,11 @@ def interrupt(tx: Session, chat_id: UUID, *, turn_id: UUID | None = None) -> Eff
 def promote_queued(tx: Session, chat_id: UUID, queued_id: int) -> Effects:
     """promote_queued: into history at once, or to the front and stop what runs."""
     change = begin(tx, chat_id, Transition.PROMOTE_QUEUED)
-    message = history.queued(change, queued_id)
-    history.move_to_front(change, message)
+    message = queue.queued(change, queued_id)
+    queue.move_to_front(change, message)
     if change.before is Status.ERROR:
         calls.close_all(change, calls.SUPERSEDED)
-        history.rest_or_next(change)
+        queue.rest_or_next(change)
     else:
         _stop(change, calls.SUPERSEDED)
     return change.effects(turn_id=message.turn_id)
@@ -203,40 +224,7 @@ def promote_queued(tx: Session, chat_id: UUID, queued_id: int) -> Effects:
 def delete_queued(tx: Session, chat_id: UUID, queued_id: int) -> Effects:
     """delete_queued: the message leaves the queue; its turn is cancelled."""
     change = begin(tx, chat_id, Transition.DELETE_QUEUED)
-    history.remove_queued(change, history.queued(change, queued_id))
-    return change.effects()
-
-
-def submit_results(
-    tx: Session, chat_id: UUID, results: Sequence[ToolResult], *, turn_id: UUID | None = None
-) -> Effects:
-    """submit_results: requires_action → pending; the results must cover the open client calls.
-
-    With `turn_id`, only for that turn: models reuse call ids, and an old answer must not fit.
-    """
-    change = begin(tx, chat_id, Transition.SUBMIT_RESULTS)
-    if turn_id not in (None, change.chat.turn_id):
-        raise Rejected("The results are for an earlier turn", "read the chat again")
-    open_calls = calls.unsettled(change)
-    wanted = {call.call_id for call in calls.unanswered(open_calls, CallKind.CLIENT)}
-    given = [result.call_id for result in results]
-    wrong = [
-        f"{what} {', '.join(map(repr, sorted(ids)))}"
-        for what, ids in (
-            ("twice", {call_id for call_id in given if given.count(call_id) > 1}),
-            ("unexpected", set(given) - wanted),
-            ("missing", wanted - set(given)),
-        )
-        if ids
-    ]
-    if wrong:
-        raise Rejected(
-            f"The results do not fit the open tool calls: {'; '.join(wrong)}",
-            "give one result for each open call, and no others",
-        )
-    calls.answer(change, open_calls, results)
-    calls.settle(change, open_calls)
-    change.to(Status.PENDING)
+    queue.remove_queued(change, queue.queued(change, queued_id))
     return change.effects()
 
 
@@ -257,6 +245,22 @@ def retry(tx: Session, chat_id: UUID) -> Effects:
     return change.effects()
 
 
+def set_title(tx: Session, chat_id: UUID, title: str, source: TitleSource) -> Effects:
+    """set_title: a name for people. A model's only where nobody chose one; nothing else changes."""
+    change = begin(tx, chat_id, Transition.SET_TITLE)
+    title = " ".join(title.split())
+    if not title or len(title) > MOST_TITLE:
+        raise Rejected(
+            f"The title is empty or longer than {MOST_TITLE} characters", "give a short one"
+        )
+    chat = change.chat
+    if source is TitleSource.MODEL and chat.title_source is not TitleSource.WORDS:
+        return change.nothing()
+    chat.title, chat.title_source = title, source
+    change.events.append(Event(EventKind.TITLE, {"title": title, "source": source}))
+    return change.effects()
+
+
 def _stop(change: Change, reason: str) -> None:
     """Stop a busy chat: ask the owner to, or, where there is none, do it now."""
     if change.before is Status.INTERRUPTING:
@@ -267,7 +271,7 @@ def _stop(change: Change, reason: str) -> None:
         return
     calls.close_all(change, reason)
     history.end_turn(change, TurnState.INTERRUPTED, answer=history.last_answer(change))
-    history.rest_or_next(change)
+    queue.rest_or_next(change)
 
 
 def _root_for_child(tx: Session, new: NewChat) -> UUID | None:

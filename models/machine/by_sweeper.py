@@ -8,13 +8,13 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from models.machine import calls, history
+from models.machine import calls, history, queue
 from models.machine.by_worker import finish_stopped
 from models.machine.change import begin
 from rejoinder.core.effects import Effects
 from rejoinder.core.errors import Stale
 from rejoinder.core.limits import MAX_CRASHES
-from rejoinder.core.messages import CallKind, Failure, NewMessage, TurnState
+from rejoinder.core.messages import ActionKind, CallKind, Failure, NewMessage, TurnState
 from rejoinder.core.parts import ToolResult
 from rejoinder.core.state import AT_REST, LEASED, Status, Transition
 
@@ -22,6 +22,14 @@ WORKER_LOST = Failure(
     kind="worker_lost",
     message=f"The worker died {MAX_CRASHES} times in a row while working on this chat.",
     detail="Something in this chat may be killing its workers (memory, a native crash in a tool).",
+    retryable=True,
+)
+
+
+OVER_BUDGET = Failure(
+    kind="budget",
+    message="The budget of this chat is used up, and nobody raised it in time.",
+    detail="Raise it with set_budget, then retry.",
     retryable=True,
 )
 
@@ -45,17 +53,39 @@ def recover(
         history.end_turn(change, TurnState.FAILED, failure=WORKER_LOST)
         change.to(Status.ERROR, failure=WORKER_LOST)
     else:
-        change.to(Status.PENDING)
+        queue.go_on(change)
     return change.effects()
 
 
 def expire(tx: Session, chat_id: UUID) -> Effects:
-    """expire: parked past its deadline → pending; the model learns that nobody answered."""
+    """expire: parked past its deadline → pending; the model learns that nobody answered.
+
+    Each call has its own deadline: while others have time, the chat stays parked. A call that waits
+    for children is not answered here: the step looks at them, and sees that the time is up.
+    """
     change = begin(tx, chat_id, Transition.EXPIRE)
-    if change.chat.deadline is None or change.chat.deadline > change.now:
+    chat = change.chat
+    if chat.deadline is None or chat.deadline > change.now:
         raise Stale(f"The deadline of chat {chat_id} has not passed", "leave, and write nothing")
-    calls.close_all(change, calls.TIMED_OUT)
-    change.to(Status.PENDING)
+    if change.before is Status.REQUIRES_ACTION and chat.action is ActionKind.BUDGET:
+        history.end_turn(change, TurnState.FAILED, failure=OVER_BUDGET)
+        change.to(Status.ERROR, failure=OVER_BUDGET)
+        return change.effects()
+    open_calls = calls.unsettled(change)
+    late = [
+        call
+        for call in calls.unanswered(open_calls)
+        if call.deadline is not None and call.deadline <= change.now
+    ]
+    calls.overdue(change, [call for call in late if call.kind is not CallKind.CHILDREN])
+    calls.settle(change, open_calls)
+    asking = chat.status is Status.REQUIRES_ACTION
+    left = calls.asking(open_calls) if asking else calls.elsewhere(open_calls)
+    looks = [call for call in late if call.kind is CallKind.CHILDREN]
+    if left and not looks and (later := [call.deadline for call in left if call.deadline]):
+        change.to(chat.status, deadline=min(later), action=chat.action)
+    else:
+        queue.go_on(change)
     return change.effects()
 
 
@@ -77,7 +107,7 @@ def wake(
         return change.nothing()
     open_calls = calls.unsettled(change)
     outside = calls.unanswered(open_calls, CallKind.EXTERNAL)
-    waiting = {call.call_id for call in outside}
+    waiting = {call.call_id for call in calls.elsewhere(open_calls)}
     meant = {call.call_id for call in outside if external_id in (None, call.external_id)}
     if result is not None and result.call_id in meant:
         calls.answer(change, open_calls, [result])
@@ -87,7 +117,7 @@ def wake(
         calls.settle(change, open_calls)
     if change.before is Status.SLEEPING:
         if result is None or waiting == {result.call_id}:
-            change.to(Status.PENDING)
+            queue.go_on(change)
     elif result is None:
         change.chat.woken = True
     return change.effects()

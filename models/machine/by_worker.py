@@ -10,14 +10,14 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
-from models.machine import calls, history
+from models.machine import calls, history, queue
 from models.machine.change import Change, after, begin
 from models.tables import Turn
 from rejoinder.core import parts
 from rejoinder.core.effects import Effects, Event, EventKind, Fence
 from rejoinder.core.errors import Rejected
 from rejoinder.core.messages import (
-    CallKind,
+    ActionKind,
     CallPlan,
     Compaction,
     Failure,
@@ -67,7 +67,7 @@ def commit(
     if message is not None:
         _record(change, message, {}, ())
     change.chat.crashes = 0
-    change.to(Status.PENDING)
+    queue.go_on(change)
     return change.effects()
 
 
@@ -77,13 +77,14 @@ def store_compaction(tx: Session, fence: Fence, compaction: Compaction) -> Effec
     _refuse_open_calls(change, "History cannot be compacted")
     history.append(change, compaction.summary)
     history.append(change, compaction.marker)
+    history.count(change, compaction.marker)
     change.chat.crashes = 0
     turn = tx.get_one(Turn, change.chat.turn_id)
     if turn.kind is TurnKind.COMPACTION:
         history.end_turn(change, TurnState.FINISHED)
-        history.rest_or_next(change)
+        queue.rest_or_next(change)
     else:
-        change.to(Status.PENDING)
+        queue.go_on(change)
     return change.effects()
 
 
@@ -109,7 +110,7 @@ def finish_turn(
         history.append(change, notice)
     change.chat.crashes = 0
     history.end_turn(change, TurnState.FINISHED, answer=answer)
-    history.rest_or_next(change)
+    queue.rest_or_next(change)
     return change.effects()
 
 
@@ -144,17 +145,33 @@ def require_action(
     """require_action: running → requires_action; `results` are those of the other calls."""
     change = begin(tx, fence.chat_id, Transition.REQUIRE_ACTION, fence=fence)
     open_calls = _answer(change, results)
-    wanted = calls.unanswered(open_calls, CallKind.CLIENT)
+    wanted = calls.asking(open_calls)
     if not wanted:
         raise Rejected(
-            "No client-side tool call is open", "commit, instead of parking the chat for nothing"
+            "No call waits for somebody outside", "commit, instead of parking the chat for nothing"
         )
     change.chat.crashes = 0
-    change.to(Status.REQUIRES_ACTION, deadline=after(change.now, deadline_seconds))
-    asked: list[Json] = [
-        {"call_id": call.call_id, "name": call.name, "arguments": call.arguments} for call in wanted
-    ]
-    change.events.append(Event(EventKind.ACTION_REQUIRED, {"calls": asked}))
+    deadline = calls.deadline_of(change, wanted, deadline_seconds)
+    change.to(Status.REQUIRES_ACTION, deadline=deadline, action=ActionKind.CALLS)
+    calls.ask(change, wanted)
+    return change.effects()
+
+
+def exceed_budget(
+    tx: Session, fence: Fence, *, deadline_seconds: float, spent: Mapping[str, Json]
+) -> Effects:
+    """exceed_budget: running → requires_action, until the budget is raised."""
+    change = begin(tx, fence.chat_id, Transition.EXCEED_BUDGET, fence=fence)
+    _refuse_open_calls(change, "The chat cannot wait for its budget")
+    change.chat.crashes = 0
+    deadline = after(change.now, deadline_seconds)
+    change.to(Status.REQUIRES_ACTION, deadline=deadline, action=ActionKind.BUDGET)
+    change.events.append(
+        Event(
+            EventKind.ACTION_REQUIRED,
+            {"kind": ActionKind.BUDGET, **spent, "deadline": deadline.isoformat()},
+        )
+    )
     return change.effects()
 
 
@@ -166,10 +183,12 @@ def sleep(
     open_calls = _answer(change, results)
     woken, change.chat.woken = change.chat.woken, False
     change.chat.crashes = 0
-    if woken or not calls.unanswered(open_calls, CallKind.EXTERNAL):
-        change.to(Status.PENDING)
+    outside = calls.elsewhere(open_calls)
+    if woken or not outside:
+        queue.go_on(change)
     else:
-        change.to(Status.SLEEPING, deadline=after(change.now, deadline_seconds))
+        deadline = calls.deadline_of(change, outside, deadline_seconds)
+        change.to(Status.SLEEPING, deadline=deadline)
     return change.effects()
 
 
@@ -209,7 +228,7 @@ def release(
         finish_stopped(change, partial, results, untouched)
     else:
         _answer(change, results, untouched)
-        change.to(Status.PENDING)
+        queue.go_on(change)
     return change.effects()
 
 
@@ -246,7 +265,7 @@ def finish_stopped(
         _record(change, replace(partial, parts=parts.distinct(partial.parts)), {}, ())
         calls.close_all(change, calls.INTERRUPTED)
     history.end_turn(change, TurnState.INTERRUPTED, answer=history.last_answer(change))
-    history.rest_or_next(change)
+    queue.rest_or_next(change)
 
 
 def _record(

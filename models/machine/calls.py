@@ -6,6 +6,8 @@ user's message never enters history between a call and its result.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 from sqlalchemy import insert, select
 
@@ -13,9 +15,12 @@ from models.machine.change import Change
 from models.machine.history import append
 from models.tables import ToolCallRow
 from rejoinder.core import parts
+from rejoinder.core.effects import Event, EventKind, Send
 from rejoinder.core.errors import Rejected
 from rejoinder.core.messages import (
     ANSWERED,
+    ActionKind,
+    Approval,
     CallKind,
     CallPlan,
     CallState,
@@ -23,11 +28,12 @@ from rejoinder.core.messages import (
     NewMessage,
     Role,
 )
-from rejoinder.core.parts import ToolResult
+from rejoinder.core.parts import Json, ToolResult
 
 INTERRUPTED = "The user stopped the turn before this call was answered."
 SUPERSEDED = "The user went on before this call was answered."
 TIMED_OUT = "No answer came before the deadline."
+DENIED = "The user did not allow this call, and it was not made."
 UNKNOWN = (
     "The worker stopped while this call was running. Its outcome is unknown: it may or may not have"
     " taken effect. Check before you repeat it."
@@ -72,6 +78,10 @@ def record_calls(
             "kind": (plan := plans.get(call.call_id, CallPlan())).kind,
             "delivery": plan.delivery,
             "external_id": plan.external_id,
+            "approval": Approval.WANTED if plan.approval else None,
+            "patience": plan.seconds,
+            "default_answer": vars(plan.default) if plan.default else None,
+            "waits_for": list(plan.waits_for) if plan.kind is CallKind.CHILDREN else None,
             "state": CallState.STARTED if call.call_id in starting else CallState.REQUESTED,
             "started_at": change.now if call.call_id in starting else None,
         }
@@ -79,6 +89,8 @@ def record_calls(
     ]
     if rows:
         change.tx.execute(insert(ToolCallRow), rows)
+        if any(each["kind"] is CallKind.EXTERNAL and each["started_at"] for each in rows):
+            send(change, [call for call in unsettled(change) if call.call_id in starting])
 
 
 def start(change: Change, calls: Calls, call_ids: Iterable[str]) -> None:
@@ -92,8 +104,30 @@ def start(change: Change, calls: Calls, call_ids: Iterable[str]) -> None:
             )
         if call.state is CallState.STARTED:
             continue  # by us: the answer to the first try was lost
+        if call.approval is Approval.WANTED:
+            raise Rejected(
+                f"Tool call {call.call_id!r} waits for approval",
+                "park, and start it when it is given",
+            )
         call.state = CallState.STARTED
         call.started_at = change.now
+        send(change, [call])
+
+
+def send(change: Change, calls: Calls) -> None:
+    """Have those that are another app's tasks sent, once this is committed."""
+    change.sends.extend(
+        Send(
+            change.chat.id,
+            call.call_id,
+            call.name,
+            call.external_id,
+            call.arguments,
+            call.delivery is Delivery.IDEMPOTENT,
+        )
+        for call in calls
+        if call.kind is CallKind.EXTERNAL and call.external_id
+    )
 
 
 def unstart(calls: Calls, call_ids: Iterable[str]) -> None:
@@ -164,10 +198,93 @@ def forget(change: Change, calls: Calls, reason: str) -> None:
         call.settled = True
 
 
+def asking(calls: Calls) -> Calls:
+    """Those that somebody outside has to answer or to allow."""
+    return [
+        call
+        for call in unanswered(calls)
+        if call.kind is CallKind.CLIENT or call.approval is Approval.WANTED
+    ]
+
+
+def elsewhere(calls: Calls) -> Calls:
+    """Those that another app's task or a child chat answers, once they are allowed."""
+    return [
+        call
+        for call in unanswered(calls)
+        if call.kind in (CallKind.EXTERNAL, CallKind.CHILDREN) and call not in asking([call])
+    ]
+
+
+def ask(change: Change, calls: Calls) -> None:
+    """Tell readers what somebody outside has to do, and until when."""
+    asked: list[Json] = [
+        {
+            "call_id": call.call_id,
+            "name": call.name,
+            "arguments": call.arguments,
+            "approval": call.approval is Approval.WANTED,
+            "deadline": call.deadline.isoformat() if call.deadline else None,
+        }
+        for call in calls
+    ]
+    data: dict[str, Json] = {"kind": ActionKind.CALLS, "calls": asked}
+    change.events.append(Event(EventKind.ACTION_REQUIRED, data))
+
+
+def deadline_of(change: Change, calls: Calls, seconds: float) -> datetime:
+    """When the first of these has waited long enough. A call that parks again gets no new time."""
+    for call in calls:
+        if call.deadline is None:
+            patience = seconds if call.patience is None else call.patience
+            call.deadline = change.now + timedelta(seconds=patience)
+    return min(call.deadline for call in calls if call.deadline)
+
+
+def decide(change: Change, calls: Calls, *, approved: bool, note: str | None) -> None:
+    """Allow calls, or deny them, in words that the model will read."""
+    for call in calls:
+        if approved:
+            call.approval, call.note, call.deadline = Approval.GRANTED, note, None
+        else:
+            said = f"{DENIED} The reason: {note}" if note else DENIED
+            result = ToolResult(call.call_id, said, is_error=True)
+            _set(change, call, CallState.FINISHED, result)
+
+
+def overdue(change: Change, calls: Calls) -> None:
+    """Give calls whose time is up the answer that was declared for that, or an error."""
+    for call in calls:
+        given = call.default_answer
+        if call.approval is Approval.WANTED:
+            allowed = bool(given and given.get("approve"))
+            decide(change, [call], approved=allowed, note=TIMED_OUT)
+        elif given is not None:
+            result = ToolResult(call.call_id, given["content"], is_error=given["is_error"] is True)
+            _set(change, call, CallState.FINISHED, result)
+        else:
+            close(change, [call], TIMED_OUT)
+
+
 def _set(change: Change, call: ToolCallRow, state: CallState, result: ToolResult) -> None:
     call.state = state
-    call.result = parts.to_json(result)
+    call.result = parts.to_json(_with_note(result, call.note))
     call.ended_at = change.now
+
+
+def _with_note(result: ToolResult, note: str | None) -> ToolResult:
+    """What the person who allowed the call said, told to the model with its result."""
+    if not note:
+        return result
+    told = f"[It was allowed with the words: {note}]"
+    match result.content:
+        case str(text):
+            content: Json = f"{text}\n\n{told}"
+        case [*blocks] if all(isinstance(block, Mapping) and "type" in block for block in blocks):
+            content = [*blocks, {"type": "text", "text": told}]
+        case other:
+            content = {"result": other, "note": told}
+    return replace(result, content=content)
 
 
 def _named(calls: Calls, wanted: set[str]) -> Calls:

@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
-from models.tables import Chat
+from models.tables import Chat, QueuedMessage
 from rejoinder.core.effects import (
     Cause,
     Dispatch,
@@ -21,11 +21,13 @@ from rejoinder.core.effects import (
     EventKind,
     Fence,
     Hint,
+    Send,
     TurnEnd,
 )
 from rejoinder.core.errors import Refused, Rejected, Stale, StopRequested
 from rejoinder.core.limits import DUE_GAP, redispatch_gap
-from rejoinder.core.messages import Failure
+from rejoinder.core.messages import ActionKind, Failure
+from rejoinder.core.parts import Json
 from rejoinder.core.state import AT_REST, LEASED, TABLE, Actor, Status, Transition, targets
 
 
@@ -39,6 +41,7 @@ class Change:
         self.now = now
         self.transition = transition
         self.before = None if transition is Transition.CREATE else chat.status
+        self.turn_before = chat.turn_id
         self.queued_before = chat.queue_length > 0
         self.version = chat.snapshot_version + (self.before is not None)
         self.history_changed = False
@@ -47,7 +50,10 @@ class Change:
         self.events: list[Event] = []
         self.hints: list[Hint] = []
         self.ended: list[TurnEnd] = []
+        self.sends: list[Send] = []
         self.abandoned: list[str] = []
+        self.queued: list[Json] = []
+        """Messages that were put into the queue."""
 
     @property
     def unchanged(self) -> bool:
@@ -60,6 +66,7 @@ class Change:
         *,
         run_after: datetime | None = None,
         deadline: datetime | None = None,
+        action: ActionKind | None = None,
         failure: Failure | None = None,
     ) -> None:
         """Set the status and every column that belongs to it."""
@@ -67,6 +74,7 @@ class Change:
         chat.status = status
         chat.run_after = run_after
         chat.deadline = deadline
+        chat.action = action
         chat.last_error = failure.to_json() if failure else None
         if status not in LEASED:
             chat.lease_id = chat.worker_id = None
@@ -111,9 +119,10 @@ class Change:
             chat.history_version = self.version
         if self.queue_changed:
             chat.queue_version = self.version
-            self.events.append(Event(EventKind.QUEUE, {"length": chat.queue_length}))
-        if chat.status is not self.before:
-            self.events.append(Event(EventKind.STATUS, {"status": chat.status}))
+            self.events.append(self._queue())
+        if chat.status is not self.before or chat.turn_id != self.turn_before:
+            turn = str(chat.turn_id) if chat.turn_id else None
+            self.events.append(Event(EventKind.STATUS, {"status": chat.status, "turn_id": turn}))
         if chat.last_error is not None and self.before is not Status.ERROR:
             self.events.append(Event(EventKind.ERROR, chat.last_error))
         self.tx.flush()
@@ -142,9 +151,21 @@ class Change:
             events=tuple(self.events),
             hints=tuple(self.hints),
             ended=tuple(self.ended),
+            sends=tuple(self.sends),
             abandoned=tuple(self.abandoned),
             wake=chat.parent_id if rested else None,
         )
+
+    def _queue(self) -> Event:
+        """The queue as it is now, by ids, and what came into it: readers keep the rest."""
+        waiting = (
+            select(QueuedMessage.id)
+            .where(QueuedMessage.chat_id == self.chat.id)
+            .order_by(QueuedMessage.position)
+        )
+        ids = list(self.tx.scalars(waiting)) if self.chat.queue_length else []
+        length = self.chat.queue_length
+        return Event(EventKind.QUEUE, {"length": length, "ids": ids, "added": self.queued})
 
     def _delay(self) -> float:
         run_after = self.chat.run_after

@@ -4,26 +4,25 @@ Messages get their id, and so their place, while the lock is held: two writers c
 about the order. Nothing here decides a status; the transitions in `by_*.py` do.
 """
 
+from dataclasses import fields
 from uuid import UUID
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import and_, func, insert, or_, select, update
 from uuid_utils.compat import uuid7
 
 from models.machine.change import Change
-from models.tables import Message, QueuedMessage, Turn
+from models.tables import Message, Turn
 from models.types import plain
 from rejoinder.core import parts
 from rejoinder.core.effects import Event, EventKind, TurnEnd
-from rejoinder.core.errors import Rejected
-from rejoinder.core.limits import MAX_QUEUED
-from rejoinder.core.messages import Failure, NewMessage, Role, TurnKind, TurnState
-from rejoinder.core.state import Status
+from rejoinder.core.messages import Failure, NewMessage, Role, TurnKind, TurnState, Usage
+from rejoinder.core.parts import Json
 
 
 def append(change: Change, message: NewMessage, turn_id: UUID | None = None) -> int:
     """Add a message at the end of history."""
     stored = parts.dump(message.parts)
-    message_id: int = change.tx.execute(
+    message_id, created_at = change.tx.execute(
         insert(Message)
         .values(
             chat_id=change.chat.id,
@@ -38,10 +37,11 @@ def append(change: Change, message: NewMessage, turn_id: UUID | None = None) -> 
             runtime_ms=message.runtime_ms,
             stop_reason=message.stop_reason,
             request_id=message.request_id,
+            cost_micros=message.cost_micros,
             **vars(message.usage),
         )
-        .returning(Message.id)
-    ).scalar_one()
+        .returning(Message.id, Message.created_at)
+    ).one()
     change.touch_history()
     change.message_ids.append(message_id)
     change.events.append(
@@ -49,18 +49,48 @@ def append(change: Change, message: NewMessage, turn_id: UUID | None = None) -> 
             EventKind.MESSAGE,
             {
                 "id": message_id,
+                "turn_id": str(turn_id or change.chat.turn_id),
                 "role": message.role,
                 "visibility": message.visibility,
                 "parts": stored,
+                "model": message.model,
+                "usage": cost_of(message),
+                "created_at": created_at.isoformat(),
             },
         )
     )
     return message_id
 
 
+def cost_of(message: NewMessage | Message) -> dict[str, Json]:
+    """What a message took, as readers see it: tokens by kind, time and money, as far as known."""
+    counted = message.usage if isinstance(message, NewMessage) else message
+    told = {
+        **{each.name: getattr(counted, each.name) for each in fields(Usage)},
+        "runtime_ms": message.runtime_ms,
+        "cost_micros": message.cost_micros,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def count(change: Change, message: NewMessage) -> None:
+    """Add what a model call took to what the chat has used."""
+    chat, usage = change.chat, message.usage
+    chat.used_calls += 1
+    chat.used_input += usage.input_tokens or 0
+    chat.used_output += usage.output_tokens or 0
+    chat.used_cache_read += usage.cache_read_tokens or 0
+    chat.used_cache_write += usage.cache_write_tokens or 0
+    chat.used_reasoning += usage.reasoning_tokens or 0
+    chat.used_micros += message.cost_micros or 0
+    chat.used_unpriced += message.cost_micros is None
+    chat.used_ms += message.runtime_ms or 0
+
+
 def generated(change: Change, message: NewMessage) -> int:
     """Add what the model produced; it counts as a step of the turn."""
     message_id = append(change, message)
+    count(change, message)
     change.tx.execute(
         update(Turn).where(Turn.id == change.chat.turn_id).values(steps=Turn.steps + 1)
     )
@@ -115,12 +145,16 @@ def end_turn(
     change.chat.woken = False
     error = failure.to_json() if failure else None
     answer_id, text = answer or (None, None)
-    change.tx.execute(
+    joined = and_(Turn.joined_id == turn_id, Turn.state == TurnState.JOINED)
+    over = change.tx.scalars(
         update(Turn)
-        .where(Turn.id == turn_id)
+        .where(or_(Turn.id == turn_id, joined))
         .values(state=state, ended_at=change.now, answer_id=answer_id, error=error)
-    )
-    change.ended.append(TurnEnd(turn_id, state, answer_id, text, error))
+        .returning(Turn.id)
+        .execution_options(synchronize_session=False)
+    ).all()
+    for each in sorted(over, key=lambda each: each != turn_id):
+        change.ended.append(TurnEnd(each, state, answer_id, text, error))
 
 
 def last_answer(change: Change) -> tuple[int, str] | None:
@@ -150,138 +184,3 @@ def say(change: Change, message: NewMessage, turn_id: UUID | None = None) -> UUI
     if message.model:
         change.chat.model = message.model
     return open_turn(change, TurnKind.MESSAGE, turn_id=turn_id, message_id=message_id)
-
-
-def enqueue(change: Change, message: NewMessage, turn_id: UUID | None = None) -> tuple[int, UUID]:
-    """Put a user's message at the end of the queue, with a turn of its own to wait for."""
-    chat = change.chat
-    if chat.queue_length >= MAX_QUEUED:
-        raise Rejected(
-            f"The chat has {MAX_QUEUED} queued messages already",
-            "wait until it has caught up, or delete some of them",
-        )
-    turn_id = turn_id or uuid7()
-    change.tx.execute(
-        insert(Turn).values(
-            id=turn_id, chat_id=chat.id, kind=TurnKind.MESSAGE, state=TurnState.QUEUED
-        )
-    )
-    last = select(func.coalesce(func.max(QueuedMessage.position), 0) + 1).where(
-        QueuedMessage.chat_id == chat.id
-    )
-    queued_id: int = change.tx.execute(
-        insert(QueuedMessage)
-        .values(
-            chat_id=chat.id,
-            turn_id=turn_id,
-            position=last.scalar_subquery(),
-            parts=parts.dump(message.parts),
-            model=message.model,
-        )
-        .returning(QueuedMessage.id)
-    ).scalar_one()
-    _queue_changed(change, +1)
-    return queued_id, turn_id
-
-
-def queued(change: Change, queued_id: int) -> QueuedMessage:
-    """One queued message of this chat."""
-    found = change.tx.scalars(
-        select(QueuedMessage).where(
-            QueuedMessage.id == queued_id, QueuedMessage.chat_id == change.chat.id
-        )
-    ).one_or_none()
-    if found is None:
-        raise Rejected(
-            f"Message {queued_id} is not in the queue of this chat",
-            "it was promoted or deleted already; read the queue again",
-        )
-    return found
-
-
-def move_to_front(change: Change, message: QueuedMessage) -> None:
-    """Make a queued message the next one."""
-    first = change.tx.scalar(
-        select(func.min(QueuedMessage.position)).where(QueuedMessage.chat_id == change.chat.id)
-    )
-    if first is not None and message.position != first:
-        change.tx.execute(
-            update(QueuedMessage)
-            .where(QueuedMessage.id == message.id)
-            .values(position=first - 1)
-            .execution_options(synchronize_session=False)
-        )
-        _queue_changed(change, 0)
-
-
-def promote_head(change: Change) -> UUID:
-    """Turn the queue's head into the user's next message. The old turn must be over."""
-    head = (
-        select(QueuedMessage.id)
-        .where(QueuedMessage.chat_id == change.chat.id)
-        .order_by(QueuedMessage.position)
-        .limit(1)
-    )
-    row = change.tx.execute(
-        delete(QueuedMessage)
-        .where(QueuedMessage.id == head.scalar_subquery())
-        .returning(QueuedMessage.turn_id, QueuedMessage.parts, QueuedMessage.model)
-        .execution_options(synchronize_session=False)
-    ).one()
-    _queue_changed(change, -1)
-    message = NewMessage(Role.USER, parts.load(row.parts), model=row.model)
-    message_id = append(change, message, row.turn_id)
-    if row.model:
-        change.chat.model = row.model
-    return open_turn(
-        change, TurnKind.MESSAGE, turn_id=row.turn_id, message_id=message_id, queued=True
-    )
-
-
-def remove_queued(change: Change, message: QueuedMessage) -> None:
-    """Delete one queued message; whoever waits for its turn is told."""
-    _cancel_turns(change, [message.turn_id])
-    change.tx.execute(
-        delete(QueuedMessage)
-        .where(QueuedMessage.id == message.id)
-        .execution_options(synchronize_session=False)
-    )
-    _queue_changed(change, -1)
-
-
-def clear_queue(change: Change) -> None:
-    """Delete all queued messages."""
-    if not change.chat.queue_length:
-        return
-    turn_ids = change.tx.scalars(
-        delete(QueuedMessage)
-        .where(QueuedMessage.chat_id == change.chat.id)
-        .returning(QueuedMessage.turn_id)
-        .execution_options(synchronize_session=False)
-    ).all()
-    _cancel_turns(change, list(turn_ids))
-    _queue_changed(change, -change.chat.queue_length)
-
-
-def rest_or_next(change: Change) -> None:
-    """The user's turn, or, if messages are queued, the next one begins. The old turn is over."""
-    if change.chat.queue_length:
-        promote_head(change)
-        change.to(Status.PENDING)
-    else:
-        change.to(Status.WAITING)
-
-
-def _cancel_turns(change: Change, turn_ids: list[UUID]) -> None:
-    change.tx.execute(
-        update(Turn)
-        .where(Turn.id.in_(turn_ids))
-        .values(state=TurnState.CANCELLED, ended_at=change.now)
-        .execution_options(synchronize_session=False)
-    )
-    change.ended.extend(TurnEnd(turn_id, TurnState.CANCELLED) for turn_id in turn_ids)
-
-
-def _queue_changed(change: Change, by: int) -> None:
-    change.chat.queue_length += by
-    change.queue_changed = True

@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from models.machine import calls, history
+from models.machine import calls, queue
 from models.machine.change import Change, begin
 from models.tables import QueuedMessage, Turn
 from rejoinder.core.effects import Cause, Effects, TurnEnd
@@ -52,7 +52,7 @@ def reconcile(tx: Session, chat_id: UUID) -> Effects:
         .offset(MAX_QUEUED)
     )
     for message in tx.scalars(surplus).all():
-        history.remove_queued(change, message)
+        queue.remove_queued(change, message)
     change.chat.woken = False
     change.chat.attempt = 0
     change.chat.retry_state = None

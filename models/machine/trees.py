@@ -1,4 +1,4 @@
-"""What concerns a chat and those below it: archive, unarchive, stop. All of it or nothing.
+"""What concerns a chat and those below it: archive, unarchive, stop, spend. All or nothing.
 
 The root is locked first, then its descendants; a child is born under the root's lock too. So
 nobody can slip a new or newly busy chat into a tree that is being archived or stopped, and two
@@ -10,12 +10,14 @@ from uuid import UUID
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from models.machine import queue
 from models.machine.by_app import interrupt
 from models.machine.change import Change, begin
 from models.tables import Chat
 from rejoinder.core.effects import Effects, Event, EventKind
 from rejoinder.core.errors import Rejected
-from rejoinder.core.state import TABLE, Transition, targets
+from rejoinder.core.messages import ActionKind, Budget
+from rejoinder.core.state import TABLE, Status, Transition, targets
 
 
 def archive(tx: Session, chat_id: UUID) -> tuple[Effects, ...]:
@@ -41,6 +43,40 @@ def interrupt_tree(
     below = tx.scalars(_BELOW, {"top": chat_id}).all()
     return (own, *(interrupt(tx, child_id) for child_id in below))
 
+
+def set_budget(tx: Session, chat_id: UUID, budget: Budget) -> tuple[Effects, ...]:
+    """set_budget: what the tree of this root may use; chats that wait for more of it go on."""
+    change = begin(tx, chat_id, Transition.SET_BUDGET)
+    chat = change.chat
+    if chat.parent_id is not None:
+        raise Rejected(
+            f"Chat {chat_id} is part of the tree of chat {chat.root_id}",
+            "set the budget of that one: it is the tree's",
+        )
+    chat.budget_tokens, chat.budget_micros = budget.tokens, budget.micros
+    change.events.append(
+        Event(EventKind.BUDGET, {"tokens": budget.tokens, "cost_micros": budget.micros})
+    )
+    below = tx.scalars(_PARKED_FOR_BUDGET, {"root": chat_id}).all()
+    return (
+        _with_more(change),
+        *(_with_more(begin(tx, child_id, Transition.SET_BUDGET)) for child_id in below),
+    )
+
+
+def _with_more(change: Change) -> Effects:
+    """Let a chat look again whether there is enough; if not, it parks again."""
+    if change.before is Status.REQUIRES_ACTION and change.chat.action is ActionKind.BUDGET:
+        queue.go_on(change)
+    return change.effects()
+
+
+_PARKED_FOR_BUDGET = text("""
+SELECT c.id FROM rejoinder.chats AS c
+ WHERE c.root_id = :root AND c.parent_id IS NOT NULL
+   AND c.status = 'requires_action' AND c.action = 'budget'
+ ORDER BY c.id
+""")
 
 _BELOW = text("""
 WITH RECURSIVE below AS (

@@ -6,8 +6,9 @@ it does not matter which worker asks, how often, or what happened to the one bef
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
+from uuid import UUID
 
-from rejoinder.core.messages import ANSWERED, CallKind, CallState, Role, TurnKind
+from rejoinder.core.messages import ANSWERED, Approval, CallKind, CallState, Role, TurnKind
 from rejoinder.core.model import StopReason
 from rejoinder.core.parts import Json, Part, open_calls
 
@@ -35,11 +36,29 @@ class Call:
     kind: CallKind
     state: CallState
     external_id: str | None = None
+    approval: Approval | None = None
+    waits_for: tuple[UUID, ...] = ()
+    overdue: bool = False
+    """Whether its time is up."""
 
     @property
     def answered(self) -> bool:
         """Whether it has its result, though it is not in history yet."""
         return self.state in ANSWERED
+
+    @property
+    def asks(self) -> bool:
+        """Whether somebody outside has to act first."""
+        return self.kind is CallKind.CLIENT or self.approval is Approval.WANTED
+
+    @property
+    def startable(self) -> bool:
+        """Whether the worker has something to do for it now."""
+        if self.asks:
+            return False
+        return self.kind is CallKind.LOCAL or (
+            self.kind is CallKind.EXTERNAL and self.state is CallState.REQUESTED
+        )
 
 
 @dataclass(frozen=True)
@@ -110,12 +129,9 @@ Action: TypeAlias = RunTools | Park | Compact | Finish | StopAtLimit | Generate
 
 def decide(snapshot: Snapshot, policy: Policy) -> Action:
     """Choose the next action; the first rule that applies."""
-    unanswered = [call for call in snapshot.calls if not call.answered]
-    if local := tuple(call for call in unanswered if call.kind is CallKind.LOCAL):
-        return RunTools(local)
-    for kind in (CallKind.CLIENT, CallKind.EXTERNAL):
-        if any(call.kind is kind for call in unanswered):
-            return Park(kind)
+    unanswered = tuple(call for call in snapshot.calls if not call.answered)
+    if unanswered:
+        return _for_calls(unanswered)
     if snapshot.turn_kind is TurnKind.COMPACTION:
         return Compact()
     if _is_complete(snapshot.history):
@@ -123,6 +139,14 @@ def decide(snapshot: Snapshot, policy: Policy) -> Action:
     if snapshot.steps >= policy.max_steps:
         return StopAtLimit(snapshot.steps)
     return Generate()
+
+
+def _for_calls(unanswered: tuple[Call, ...]) -> Action:
+    """Do what is ours to do; then people are asked, then children and other apps' tasks."""
+    if ours := tuple(call for call in unanswered if call.startable):
+        return RunTools(ours)
+    asks = any(call.asks for call in unanswered)
+    return Park(CallKind.CLIENT if asks else CallKind.EXTERNAL)
 
 
 def _is_complete(history: tuple[Entry, ...]) -> bool:

@@ -25,6 +25,8 @@ class EventKind(StrEnum):
     ACTION_REQUIRED = "action_required"
     ERROR = "error"
     HISTORY_RESET = "history_reset"
+    TITLE = "title"
+    BUDGET = "budget"
 
 
 class Cause(StrEnum):
@@ -79,6 +81,20 @@ class Hint:
 
 
 @dataclass(frozen=True)
+class Send:
+    """A call that another app's task is to answer."""
+
+    chat_id: UUID
+    call_id: str
+    name: str
+    external_id: str
+    """The id of the other app's task."""
+    arguments: Mapping[str, Json]
+    again: bool
+    """Whether it may be sent twice."""
+
+
+@dataclass(frozen=True)
 class TurnEnd:
     """A turn is over; its Celery result can be stored."""
 
@@ -109,6 +125,7 @@ class Effects:
     events: tuple[Event, ...] = ()
     hints: tuple[Hint, ...] = ()
     ended: tuple[TurnEnd, ...] = ()
+    sends: tuple[Send, ...] = ()
     abandoned: tuple[str, ...] = ()
     """External ids of calls nobody waits for any more (another app's tasks, to be revoked)."""
     wake: UUID | None = None

@@ -17,4 +17,5 @@ class FailureKind(StrEnum):
     USAGE_LIMIT = "usage_limit"
     CONTENT_FILTER = "content_filter"
     WORKER_LOST = "worker_lost"
+    BUDGET = "budget"  # nobody raised it in time
     GENERIC = "generic"

@@ -5,6 +5,12 @@ from datetime import timedelta
 MAX_QUEUED = 20
 """Messages that wait in one chat. More is a client that does not listen."""
 
+MOST_TITLE = 200
+"""Characters of a title."""
+
+MOST_CLIENT_TOOLS = 250
+"""Tools that the app can declare for one chat."""
+
 MAX_CRASHES = 3
 """Workers a chat may take down in a row before it is the suspect."""
 

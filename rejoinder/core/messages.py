@@ -7,6 +7,7 @@ them.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from uuid import UUID
 
 from rejoinder.core.parts import Json, Part
 
@@ -31,8 +32,9 @@ class Visibility(StrEnum):
 class WhenBusy(StrEnum):
     """What a message does to a chat that is busy."""
 
-    QUEUE = "queue"
-    INTERRUPT = "interrupt"
+    QUEUE = "queue"  # it waits for its own turn
+    STEER = "steer"  # it joins the turn that runs, at the next step
+    INTERRUPT = "interrupt"  # the turn is stopped for it
     REJECT = "reject"
 
 
@@ -48,7 +50,30 @@ class CallKind(StrEnum):
 
     LOCAL = "local"  # a function in the worker
     CLIENT = "client"  # the app or a person, through submit_results
-    EXTERNAL = "external"  # a child chat or another app's task, through wake
+    EXTERNAL = "external"  # another app's task, through wake
+    CHILDREN = "children"  # child chats: the worker looks at them whenever the chat is woken
+
+
+class Approval(StrEnum):
+    """Whether a person has to allow a call before it runs."""
+
+    WANTED = "wanted"
+    GRANTED = "granted"
+
+
+class ActionKind(StrEnum):
+    """What a chat that requires action waits for."""
+
+    CALLS = "calls"  # results or approvals
+    BUDGET = "budget"  # more to spend
+
+
+class TitleSource(StrEnum):
+    """Who made a chat's title; nobody overwrites a user's."""
+
+    WORDS = "words"  # the first ones of the first message
+    MODEL = "model"
+    USER = "user"
 
 
 class CallState(StrEnum):
@@ -68,6 +93,7 @@ class TurnState(StrEnum):
 
     QUEUED = "queued"
     OPEN = "open"
+    JOINED = "joined"  # its message went into the turn that was open: they end together
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
@@ -94,12 +120,64 @@ class Usage:
 
 
 @dataclass(frozen=True)
+class Used:
+    """What model calls have taken, summed up."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost_micros: int = 0
+    unpriced_calls: int = 0
+    """Calls whose cost nobody knows: the cost is at least what it says."""
+    runtime_ms: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """What counts against a budget: everything that went in and came out."""
+        return (
+            self.input_tokens
+            + self.output_tokens
+            + self.cache_read_tokens
+            + self.cache_write_tokens
+        )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a tree of chats may use; None is no limit."""
+
+    tokens: int | None = None
+    micros: int | None = None
+    """Millionths of a dollar."""
+
+
+@dataclass(frozen=True)
 class CallPlan:
     """How one tool call is to be answered."""
 
     kind: CallKind = CallKind.LOCAL
     delivery: Delivery = Delivery.ONCE
     external_id: str | None = None
+    approval: bool = False
+    """Whether a person has to allow it first."""
+    seconds: float | None = None
+    """How long to wait for an answer from outside; None: as long as the chat says."""
+    default: "Default | None" = None
+    """What holds if none comes; None: an error that says so."""
+    waits_for: tuple[UUID, ...] = ()
+    """The child chats whose rest answers it."""
+
+
+@dataclass(frozen=True)
+class Default:
+    """The answer of somebody who does not answer: an approval, or a result."""
+
+    approve: bool | None = None
+    content: Json = None
+    is_error: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,6 +194,8 @@ class NewMessage:
     runtime_ms: int | None = None
     stop_reason: str | None = None
     request_id: str | None = None
+    cost_micros: int | None = None
+    """Millionths of a dollar; None is unknown, which is not zero."""
 
 
 @dataclass(frozen=True)

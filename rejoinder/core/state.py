@@ -28,7 +28,7 @@ MEANING: Mapping[Status, str] = {
     Status.PENDING: "runnable; a worker should take it (not before `run_after`, if set)",
     Status.RUNNING: "a worker is on it, under a lease",
     Status.INTERRUPTING: "stop was asked for; the owner is to save what was produced",
-    Status.REQUIRES_ACTION: "tool calls to be answered from outside (client-side tool, approval)",
+    Status.REQUIRES_ACTION: "somebody outside has to act (client-side tool, approval, budget)",
     Status.SLEEPING: "waits for child chats or for another app's task",
     Status.ERROR: "stopped, with a structured `last_error`",
 }
@@ -59,16 +59,20 @@ class Transition(StrEnum):
     CREATE = "create"
     SEND = "send (queue)"
     SEND_INTERRUPT = "send (interrupt)"
+    SEND_STEER = "send (steer)"
     SEND_REJECT = "send (reject)"
     EDIT = "edit"
     INTERRUPT = "interrupt"
     PROMOTE_QUEUED = "promote_queued"
     DELETE_QUEUED = "delete_queued"
     SUBMIT_RESULTS = "submit_results"
+    APPROVE = "approve (or deny)"
     REQUEST_COMPACTION = "request_compaction"
     RETRY = "retry"
     ARCHIVE = "archive"
     UNARCHIVE = "unarchive"
+    SET_BUDGET = "set_budget"
+    SET_TITLE = "set_title"
     CLAIM = "claim"
     RECORD = "record"
     START_TOOLS = "start_tools"
@@ -77,6 +81,7 @@ class Transition(StrEnum):
     FINISH_TURN = "finish_turn"
     RETRY_LATER = "retry_later"
     REQUIRE_ACTION = "require_action"
+    EXCEED_BUDGET = "exceed_budget"
     SLEEP = "sleep"
     FAIL = "fail"
     RELEASE = "release"
@@ -149,11 +154,17 @@ TABLE: Mapping[Transition, Rule] = {
         "answered and the head is promoted at once",
         {_W: to(_P), _E: to(_P), _P: to(_P), _R: to(_I), _I: to(_I), _A: to(_P), _S: to(_P)},
     ),
+    Transition.SEND_STEER: Rule(
+        _APP,
+        "busy: into history at the next step, within the turn that is open; at rest: as "
+        "`send (queue)`",
+        {_W: to(_P), _E: to(_P), _P: to(_P), _R: to(_R), _I: to(_I), _A: to(_A), _S: to(_S)},
+    ),
     Transition.SEND_REJECT: Rule(
         _APP,
         "at rest: as `send (queue)`; busy: refused",
         {_W: to(_P), _E: to(_P)},
-        "wait until it has finished, or send with when_busy 'queue' or 'interrupt'",
+        "wait until it has finished, or send with when_busy 'queue', 'steer' or 'interrupt'",
     ),
     Transition.EDIT: Rule(
         _APP,
@@ -195,9 +206,15 @@ TABLE: Mapping[Transition, Rule] = {
     ),
     Transition.SUBMIT_RESULTS: Rule(
         _APP,
-        "results for exactly the open client calls; one winner",
-        {_A: to(_P)},
+        "results for exactly the open client calls; one winner; approvals may still be wanted",
+        {_A: to(_P, _A)},
         "only a chat that requires action takes results, once; read the chat again",
+    ),
+    Transition.APPROVE: Rule(
+        _APP,
+        "calls are allowed, or denied with a reason for the model; each is decided once",
+        {_A: to(_P, _A)},
+        "nothing waits for approval any more; read the chat again",
     ),
     Transition.REQUEST_COMPACTION: Rule(
         _APP, "a turn that only compacts", {_W: to(_P), _E: to(_P)}, _REST_FIRST
@@ -214,6 +231,18 @@ TABLE: Mapping[Transition, Rule] = {
     ),
     Transition.UNARCHIVE: Rule(
         _APP, "the whole tree", {_W: to(_W), _E: to(_E)}, "it is not archived", on_archived=True
+    ),
+    Transition.SET_BUDGET: Rule(
+        _APP,
+        "what a tree may spend; chats that wait for more of it go on",
+        {**{s: to(s) for s in (_W, _P, _R, _I, _S, _E)}, _A: to(_A, _P)},
+        on_archived=True,
+    ),
+    Transition.SET_TITLE: Rule(
+        (Actor.APP, Actor.WORKER),
+        "a name for people; a model never overwrites a person's",
+        {s: to(s) for s in (_W, _P, _R, _I, _A, _S, _E)},
+        on_archived=True,
     ),
     Transition.CLAIM: Rule(_WORKER, "due: a new lease", {_P: to(_R)}),
     Transition.RECORD: Rule(
@@ -232,6 +261,9 @@ TABLE: Mapping[Transition, Rule] = {
     Transition.RETRY_LATER: Rule(_WORKER, "not before `run_after`; `attempt` + 1", {_R: to(_P)}),
     Transition.REQUIRE_ACTION: Rule(
         _WORKER, "park for answers from outside, with a deadline", {_R: to(_A)}
+    ),
+    Transition.EXCEED_BUDGET: Rule(
+        _WORKER, "there is not enough left for the next call: park until it is raised", {_R: to(_A)}
     ),
     Transition.SLEEP: Rule(
         _WORKER,
@@ -264,8 +296,9 @@ TABLE: Mapping[Transition, Rule] = {
     ),
     Transition.EXPIRE: Rule(
         _SWEEPER,
-        "past the deadline; unanswered calls get a timeout result",
-        {_A: to(_P), _S: to(_P)},
+        "calls past their deadline get their declared default, or a timeout; parked still while "
+        "others have time; a budget that nobody raised is an error",
+        {_A: to(_P, _A, _E), _S: to(_P, _S)},
     ),
     Transition.RECOVER: Rule(
         _SWEEPER,

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from rejoinder.core.messages import CallPlan, Delivery
+from rejoinder.core.messages import CallPlan, Default, Delivery
 from rejoinder.core.model import ToolSpec
+from rejoinder.core.parts import ToolCall
 from rejoinder.tools.schema import Signature, ToolDefinitionError, read
 
 P = ParamSpec("P")
@@ -48,6 +49,19 @@ class Tool:
         """What the model calls it."""
         return self.spec.name
 
+    def plan_for(self, call: ToolCall) -> CallPlan:
+        """How this very call is answered; other kinds of tools look at its arguments."""
+        del call
+        return self.plan
+
+
+@dataclass(frozen=True)
+class Approve:
+    """How a person is asked: for how long, and what holds if nobody answers."""
+
+    seconds: float | None = None
+    default: bool = False
+
 
 @dataclass(frozen=True, eq=False)
 class FunctionTool(Tool, Generic[P, R]):
@@ -79,10 +93,11 @@ def tool(
     description: str | None = None,
     timeout: float | None = None,
     idempotent: bool = False,
+    approval: bool | Approve = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
-def tool(
+def tool(  # noqa: PLR0913  # all but one are named
     function: Callable[..., Any] | None = None,
     /,
     *,
@@ -90,22 +105,37 @@ def tool(
     description: str | None = None,
     timeout: float | None = None,
     idempotent: bool = False,
+    approval: bool | Approve = False,
 ) -> Any:
     """Make a tool of a typed function, sync or async: `@tool`, or `@tool(timeout=5)`.
 
     The schema comes from the type hints, the descriptions from the docstring (Google, numpy or
     sphinx style). `idempotent=True` allows to run a call again whose worker died; by default the
-    model is told instead that the outcome is unknown. A parameter annotated `ToolContext` gets the
-    call's context. What cannot be a tool raises `ToolDefinitionError` here, not in a chat.
+    model is told instead that the outcome is unknown. `approval=True` has a person allow each call
+    first (`Approve` says for how long it waits, and what holds if nobody answers). A parameter
+    annotated `ToolContext` gets the call's context. What cannot be a tool raises
+    `ToolDefinitionError` here, not in a chat.
     """
     if timeout is not None and not 0 < timeout <= inf:
         raise ToolDefinitionError(f"timeout={timeout!r}: give seconds above 0")
     names = dict(sys._getframe(1).f_locals)  # noqa: SLF001  # a local class may be in the signature
 
     def make(function: Callable[..., Any]) -> FunctionTool[..., Any]:
-        return _make(function, names, (name, description), timeout, idempotent=idempotent)
+        plan = planned(idempotent=idempotent, approval=approval)
+        return _make(function, names, (name, description), timeout, plan)
 
     return make if function is None else make(function)
+
+
+def planned(*, idempotent: bool, approval: bool | Approve) -> CallPlan:
+    """How calls of a worker's tool are answered."""
+    ask = Approve() if approval is True else approval or None
+    return CallPlan(
+        delivery=Delivery.IDEMPOTENT if idempotent else Delivery.ONCE,
+        approval=ask is not None,
+        seconds=ask.seconds if ask else None,
+        default=Default(approve=ask.default) if ask else None,
+    )
 
 
 def _make(
@@ -113,8 +143,7 @@ def _make(
     names: Mapping[str, Any],
     said: tuple[str | None, str | None],
     timeout: float | None,
-    *,
-    idempotent: bool,
+    plan: CallPlan,
 ) -> FunctionTool[..., Any]:
     signature = read(function, names)
     name, description = said
@@ -122,7 +151,7 @@ def _make(
         spec=ToolSpec(
             name or function.__name__, description or signature.description, signature.schema
         ),
-        plan=CallPlan(delivery=Delivery.IDEMPOTENT if idempotent else Delivery.ONCE),
+        plan=plan,
         location=_location(function),
         function=function,
         signature=signature,

@@ -61,7 +61,8 @@ RULES: Mapping[str, str] = {
     "an answer is an assistant's message of its turn": """
         SELECT t.chat_id FROM turns t LEFT JOIN messages m ON m.id = t.answer_id
          WHERE t.answer_id IS NOT NULL
-           AND (m.id IS NULL OR m.role <> 'assistant' OR m.turn_id <> t.id)
+           AND (m.id IS NULL OR m.role <> 'assistant'
+                OR m.turn_id <> coalesce(t.joined_id, t.id))
     """,
     "a waiting chat has no open call": """
         SELECT c.id FROM chats c JOIN tool_calls k ON k.chat_id = c.id
@@ -106,19 +107,44 @@ RULES: Mapping[str, str] = {
          WHERE c.snapshot_version < greatest(c.history_version, c.queue_version)
             OR least(c.history_version, c.queue_version) < 1
     """,
-    "a chat that requires action has an unanswered client call": """
+    "a chat that requires action has a call that somebody outside is asked about": """
         SELECT c.id FROM chats c
-         WHERE c.status = 'requires_action' AND NOT EXISTS (
+         WHERE c.status = 'requires_action' AND c.action = 'calls' AND NOT EXISTS (
             SELECT FROM tool_calls k
-             WHERE k.chat_id = c.id AND k.kind = 'client' AND NOT k.settled
-               AND k.state IN ('requested', 'started'))
+             WHERE k.chat_id = c.id AND (k.kind = 'client' OR k.approval = 'wanted')
+               AND NOT k.settled AND k.state IN ('requested', 'started'))
     """,
-    "a sleeping chat has an unanswered external call": """
+    "a chat that waits for its budget has no open call": """
+        SELECT c.id FROM chats c JOIN tool_calls k ON k.chat_id = c.id
+         WHERE c.status = 'requires_action' AND c.action = 'budget' AND NOT k.settled
+    """,
+    "what a chat that requires action waits for is known": """
+        SELECT c.id FROM chats c
+         WHERE (c.action IS NOT NULL) <> (c.status = 'requires_action')
+    """,
+    "a sleeping chat has an unanswered call to others": """
         SELECT c.id FROM chats c
          WHERE c.status = 'sleeping' AND NOT EXISTS (
             SELECT FROM tool_calls k
-             WHERE k.chat_id = c.id AND k.kind = 'external' AND NOT k.settled
+             WHERE k.chat_id = c.id AND k.kind IN ('external', 'children') AND NOT k.settled
                AND k.state IN ('requested', 'started'))
+    """,
+    "a call that waits for approval has not begun": """
+        SELECT k.chat_id FROM tool_calls k WHERE k.approval = 'wanted' AND k.state = 'started'
+    """,
+    "a call names the children it waits for": """
+        SELECT k.chat_id FROM tool_calls k
+         WHERE (k.kind = 'children') <> (k.waits_for IS NOT NULL)
+    """,
+    "a turn that joined another ends with it": """
+        SELECT t.chat_id FROM turns t LEFT JOIN turns o ON o.id = t.joined_id
+         WHERE (t.state = 'joined' AND (o.state IS DISTINCT FROM 'open' OR o.chat_id <> t.chat_id))
+            OR (t.joined_id IS NOT NULL AND t.state <> 'joined'
+                AND (t.state, t.answer_id) IS DISTINCT FROM (o.state, o.answer_id))
+    """,
+    "a budget is its root's": """
+        SELECT c.id FROM chats c
+         WHERE c.parent_id IS NOT NULL AND num_nonnulls(c.budget_tokens, c.budget_micros) > 0
     """,
     "last_error iff error": """
         SELECT c.id FROM chats c WHERE (c.last_error IS NOT NULL) <> (c.status = 'error')

@@ -25,7 +25,13 @@ from tests.integration import schema
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-LOOSER: frozenset[str] = frozenset()
+LOOSER: frozenset[str] = frozenset(
+    {
+        "turns_state_known",  # a turn can join another
+        "turns_ended_iff_over",
+        "tool_calls_kind_known",  # a call can wait for children
+    }
+)
 """CHECKs that a migration after RELEASED replaced by a wider one, each with a word on why."""
 
 OBJECTS = """

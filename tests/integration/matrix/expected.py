@@ -279,16 +279,22 @@ def recover(state: State) -> Outcome:
 EXPECTED: dict[Transition, Callable[[State], Outcome]] = {
     Transition.SEND: send,
     Transition.SEND_INTERRUPT: send_interrupt,
+    Transition.SEND_STEER: send,  # with calls open, it has to wait too; see test_steering
     Transition.SEND_REJECT: send,
     Transition.EDIT: edit,
     Transition.INTERRUPT: interrupt,
     Transition.PROMOTE_QUEUED: promote_queued,
     Transition.DELETE_QUEUED: delete_queued,
     Transition.SUBMIT_RESULTS: submit_results,
+    Transition.APPROVE: lambda state: replace(
+        submit_results(state), history=("tool: call-1=found call-1 call-2!denied",)
+    ),
     Transition.REQUEST_COMPACTION: request_compaction,
     Transition.RETRY: retry,
     Transition.ARCHIVE: lambda state: staged(state, archived=True, also=(EventKind.STATUS,)),
     Transition.UNARCHIVE: lambda state: staged(state, archived=False, also=(EventKind.STATUS,)),
+    Transition.SET_BUDGET: lambda state: staged(state, also=(EventKind.BUDGET,)),
+    Transition.SET_TITLE: lambda state: staged(state, also=(EventKind.TITLE,)),
     Transition.CLAIM: lambda state: staged(state, status=R),
     Transition.RECORD: record,
     Transition.START_TOOLS: lambda state: staged(state, calls=("started", "requested")),
@@ -297,6 +303,9 @@ EXPECTED: dict[Transition, Callable[[State], Outcome]] = {
     Transition.FINISH_TURN: finish_turn,
     Transition.RETRY_LATER: retry_later,
     Transition.REQUIRE_ACTION: require_action,
+    Transition.EXCEED_BUDGET: lambda state: staged(
+        state, status=A, calls=(), crashes=0, also=(EventKind.ACTION_REQUIRED,)
+    ),
     Transition.SLEEP: lambda state: replace(require_action(state), status=S, also=()),
     Transition.FAIL: lambda state: staged(state, status=E, ended="failed", attempt=0),
     Transition.RELEASE: release,

@@ -17,6 +17,7 @@ from rejoinder.core.parts import ToolCall, ToolResult
 from rejoinder.core.state import AT_REST, BUSY, LEASED, PARKED, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from uuid import UUID
 
     from tests.chats import World
@@ -27,6 +28,7 @@ REASONS = {
     "The user went on": "superseded",
     "No answer came": "timed out",
     "The worker stopped": "unknown",
+    "The user did not allow": "denied",
 }
 GAP = timedelta(seconds=10)
 DUE_GAP = timedelta(seconds=2)
@@ -249,13 +251,19 @@ def _check_caller(after: Rows, effects: Effects, expected: Outcome) -> None:
         assert effects.queued_id is None
 
 
-def _check_events(before: Rows, after: Rows, effects: Effects, expected: Outcome) -> None:
+def _status_told(was: Row, chat: Row) -> bool:
+    return (was["status"], was["turn_id"]) != (chat["status"], chat["turn_id"])
+
+
+def _check_events(  # noqa: C901  # one case per kind
+    before: Rows, after: Rows, effects: Effects, expected: Outcome
+) -> None:
     entered_error = expected.status is Status.ERROR and before.chat["status"] != "error"
     kinds = [
         *expected.also,
         *(EventKind.MESSAGE for _ in expected.history),
         *([EventKind.QUEUE] if _queue_moved(before, after, expected) else []),
-        *([EventKind.STATUS] if expected.status is not Status(before.chat["status"]) else []),
+        *([EventKind.STATUS] if _status_told(before.chat, after.chat) else []),
         *([EventKind.ERROR] if entered_error else []),
     ]
     assert sorted(event.kind for event in effects.events) == sorted(kinds)
@@ -266,7 +274,8 @@ def _check_events(before: Rows, after: Rows, effects: Effects, expected: Outcome
             case EventKind.MESSAGE:
                 assert event.data["parts"] == after.messages[event.data["id"]]["parts"]  # type: ignore[index]
             case EventKind.QUEUE:
-                assert event.data == {"length": len(after.queue)}
+                assert event.data["ids"] == [row["id"] for row in after.queue]
+                assert event.data["length"] == len(after.queue)
             case EventKind.STATUS:
                 assert event.data["status"] == expected.status
             case EventKind.ERROR:
@@ -277,8 +286,22 @@ def _check_events(before: Rows, after: Rows, effects: Effects, expected: Outcome
             case EventKind.RETRY:
                 assert event.data["attempt"] == expected.attempt
             case EventKind.ACTION_REQUIRED:
-                asked = {"call_id": "call-2", "name": "look_up", "arguments": {"q": "call-2"}}
-                assert event.data == {"calls": [asked]}
+                assert event.data["kind"] == after.chat["action"]
+                _check_asked(event.data)
+            case EventKind.TITLE:
+                assert event.data["title"] == after.chat["title"] == "A name"
+            case EventKind.BUDGET:
+                assert event.data["tokens"] == after.chat["budget_tokens"] == 1000
+
+
+def _check_asked(data: Mapping[str, Any]) -> None:
+    if data["kind"] == "budget":
+        assert data["tokens"] == 1000
+        return
+    (asked,) = data["calls"]
+    assert (asked["call_id"], asked["name"], asked["approval"]) == ("call-2", "look_up", False)
+    assert asked["arguments"] == {"q": "call-2"}
+    assert asked["deadline"]
 
 
 def _check_ends(before: Rows, after: Rows, effects: Effects) -> None:

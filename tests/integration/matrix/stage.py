@@ -17,12 +17,14 @@ from models import claims, machine
 from models.engine import transaction
 from rejoinder.core.effects import Effects, Fence
 from rejoinder.core.messages import (
+    Budget,
     CallKind,
     CallPlan,
     Compaction,
     Delivery,
     NewMessage,
     Role,
+    TitleSource,
     Visibility,
     WhenBusy,
 )
@@ -45,7 +47,12 @@ SUMMARY = Compaction(
     NewMessage(Role.ASSISTANT, words("compacted"), Visibility.USER, compressed=True),
 )
 # These cannot happen, or say nothing, while calls are open.
-WITHOUT_CALLS = {Transition.RECORD, Transition.STORE_COMPACTION, Transition.FINISH_TURN}
+WITHOUT_CALLS = {
+    Transition.RECORD,
+    Transition.STORE_COMPACTION,
+    Transition.FINISH_TURN,
+    Transition.EXCEED_BUDGET,
+}
 # In these the worker is in the middle of call-1.
 WITH_STARTED_CALL = {
     Transition.RETRY_LATER,
@@ -76,7 +83,8 @@ def set_up(world: World, state: State, transition: Transition) -> Scene:
     if status is not Status.WAITING and not (
         status is Status.RUNNING and transition in WITHOUT_CALLS
     ):
-        fence = _ask(world, fence, _kinds(status, transition))
+        approval = status is Status.REQUIRES_ACTION and transition is Transition.APPROVE
+        fence = _ask(world, fence, _kinds(status, transition), approval=approval)
     do(machine.retry_later, fence, delay_seconds=0, retry_state=LIMIT)
     if status is not Status.PENDING:
         fence = world.claim(chat_id)
@@ -84,6 +92,8 @@ def set_up(world: World, state: State, transition: Transition) -> Scene:
         for number in range(2):
             do(machine.send, chat_id, words(f"queued {number}"))
     _enter(world, state, fence, transition)
+    if transition is Transition.EXPIRE and status in PARKED:
+        _let_time_pass(world)
     if state.archived:
         with transaction(world.engine) as tx:
             machine.archive(tx, chat_id)
@@ -94,19 +104,21 @@ def _kinds(status: Status, transition: Transition) -> tuple[CallKind, CallKind]:
     match status, transition:
         case Status.REQUIRES_ACTION, Transition.WAKE:
             return CallKind.CLIENT, CallKind.EXTERNAL
+        case Status.REQUIRES_ACTION, Transition.APPROVE:
+            return CallKind.LOCAL, CallKind.LOCAL
         case (Status.REQUIRES_ACTION, _) | (Status.RUNNING, Transition.REQUIRE_ACTION):
             return CallKind.LOCAL, CallKind.CLIENT
     return CallKind.LOCAL, CallKind.EXTERNAL
 
 
-def _ask(world: World, fence: Fence, kinds: tuple[CallKind, CallKind]) -> Fence:
+def _ask(world: World, fence: Fence, kinds: tuple[CallKind, CallKind], *, approval: bool) -> Fence:
     recorded = world.do(
         machine.record,
         fence,
         said("Let me look.", call("call-1"), call("call-2")),
         plans={
             "call-1": CallPlan(kinds[0], Delivery.IDEMPOTENT),
-            "call-2": CallPlan(kinds[1], external_id="task-2"),
+            "call-2": CallPlan(kinds[1], external_id="task-2", approval=approval),
         },
     )
     assert recorded.fence is not None
@@ -134,9 +146,13 @@ def _enter(world: World, state: State, fence: Fence, transition: Transition) -> 
             do(machine.fail, fence, BOOM)
         case Status.WAITING:
             do(machine.finish_turn, fence, message=said("Done."))
-    if transition is Transition.EXPIRE and state.status in PARKED:
-        with world.engine.begin() as connection:
-            connection.execute(text("UPDATE rejoinder.chats SET deadline = clock_timestamp()"))
+
+
+def _let_time_pass(world: World) -> None:
+    with world.engine.begin() as connection:
+        for table in ("chats", "tool_calls"):
+            late = "SET deadline = clock_timestamp() WHERE deadline IS NOT NULL"
+            connection.execute(text(f"UPDATE rejoinder.{table} {late}"))
 
 
 def _scene(world: World, chat_id: UUID) -> Scene:
@@ -172,11 +188,11 @@ def _last_queued(scene: Scene) -> int:
 
 
 def _tree(
-    act: Callable[..., tuple[Effects, ...]],
+    act: Callable[..., tuple[Effects, ...]], *args: object
 ) -> Callable[[World, Scene], Effects]:
     def run(world: World, scene: Scene) -> Effects:
         with transaction(world.engine) as tx:
-            (effects,) = act(tx, scene.id)
+            (effects,) = act(tx, scene.id, *args)
         return effects
 
     return run
@@ -185,16 +201,22 @@ def _tree(
 _ACTS: dict[Transition, Callable[[World, Scene], Effects]] = {
     Transition.SEND: _send(WhenBusy.QUEUE),
     Transition.SEND_INTERRUPT: _send(WhenBusy.INTERRUPT),
+    Transition.SEND_STEER: _send(WhenBusy.STEER),
     Transition.SEND_REJECT: _send(WhenBusy.REJECT),
     Transition.EDIT: lambda w, s: w.do(machine.edit, s.id, s.first_message, words("new")),
     Transition.INTERRUPT: lambda w, s: w.do(machine.interrupt, s.id),
     Transition.PROMOTE_QUEUED: lambda w, s: w.do(machine.promote_queued, s.id, _last_queued(s)),
     Transition.DELETE_QUEUED: lambda w, s: w.do(machine.delete_queued, s.id, _last_queued(s)),
     Transition.SUBMIT_RESULTS: lambda w, s: w.do(machine.submit_results, s.id, [FOUND_2]),
+    Transition.APPROVE: lambda w, s: w.do(
+        machine.approve, s.id, ["call-2"], approved=False, reason="too dear"
+    ),
     Transition.REQUEST_COMPACTION: lambda w, s: w.do(machine.request_compaction, s.id),
     Transition.RETRY: lambda w, s: w.do(machine.retry, s.id),
     Transition.ARCHIVE: _tree(machine.archive),
     Transition.UNARCHIVE: _tree(machine.unarchive),
+    Transition.SET_BUDGET: _tree(machine.set_budget, Budget(1000)),
+    Transition.SET_TITLE: lambda w, s: w.do(machine.set_title, s.id, "A name", TitleSource.USER),
     Transition.RECORD: lambda w, s: w.do(
         machine.record, s.fence, said("Let me look.", call("call-3")), start=["call-3"]
     ),
@@ -207,6 +229,9 @@ _ACTS: dict[Transition, Callable[[World, Scene], Effects]] = {
     ),
     Transition.REQUIRE_ACTION: lambda w, s: w.do(
         machine.require_action, s.fence, deadline_seconds=300, results=[FOUND_1]
+    ),
+    Transition.EXCEED_BUDGET: lambda w, s: w.do(
+        machine.exceed_budget, s.fence, deadline_seconds=300, spent={"tokens": 1000}
     ),
     Transition.SLEEP: lambda w, s: w.do(
         machine.sleep, s.fence, deadline_seconds=300, results=[FOUND_1]

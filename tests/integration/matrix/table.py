@@ -35,6 +35,8 @@ CELLS = {
                P   x   P   P   R   R   I   I   A   A   S   S   P   P   x   x""",
     Transition.SEND_INTERRUPT: """
                P   x   P   P   I   I   I   I   P   P   P   P   P   P   x   x""",
+    Transition.SEND_STEER: """
+               P   x   P   P   R   R   I   I   A   A   S   S   P   P   x   x""",
     Transition.SEND_REJECT: """
                P   x   x   x   x   x   x   x   x   x   x   x   P   P   x   x""",
     Transition.EDIT: """
@@ -47,6 +49,8 @@ CELLS = {
                x   x   x   P   x   R   x   I   x   A   x   S   x   E   x   x""",
     Transition.SUBMIT_RESULTS: """
                x   x   x   x   x   x   x   x   P   P   x   x   x   x   x   x""",
+    Transition.APPROVE: """
+               x   x   x   x   x   x   x   x   P   P   x   x   x   x   x   x""",
     Transition.REQUEST_COMPACTION: """
                P   x   x   x   x   x   x   x   x   x   x   x   P   P   x   x""",
     Transition.RETRY: """
@@ -55,6 +59,10 @@ CELLS = {
                W   =   x   x   x   x   x   x   x   x   x   x   E   E   =   =""",
     Transition.UNARCHIVE: """
                =   W   x   x   x   x   x   x   x   x   x   x   =   =   E   E""",
+    Transition.SET_BUDGET: """
+               W   W   P   P   R   R   I   I   A   A   S   S   E   E   E   E""",
+    Transition.SET_TITLE: """
+               W   W   P   P   R   R   I   I   A   A   S   S   E   E   E   E""",
     Transition.CLAIM: """
                x   x   R   R   x   x   x   x   x   x   x   x   x   x   x   x""",
     Transition.RECORD: """
@@ -70,6 +78,8 @@ CELLS = {
     Transition.RETRY_LATER: """
                x   x   x   x   P   P   x   x   x   x   x   x   x   x   x   x""",
     Transition.REQUIRE_ACTION: """
+               x   x   x   x   A   A   x   x   x   x   x   x   x   x   x   x""",
+    Transition.EXCEED_BUDGET: """
                x   x   x   x   A   A   x   x   x   x   x   x   x   x   x   x""",
     Transition.SLEEP: """
                x   x   x   x   S   S   x   x   x   x   x   x   x   x   x   x""",
@@ -90,15 +100,19 @@ CELLS = {
 }
 
 # Second targets, which need a situation of their own (test_turns, test_calls, test_reconcile).
-ALSO: dict[tuple[Transition, str], Status] = {
-    (Transition.STORE_COMPACTION, "R"): Status.WAITING,  # a turn that only compacts
-    (Transition.SLEEP, "R"): Status.PENDING,  # the wake-up came first
-    (Transition.SLEEP, "Rq"): Status.PENDING,
-    (Transition.WAKE, "S"): Status.SLEEPING,  # other calls are still open
-    (Transition.WAKE, "Sq"): Status.SLEEPING,
-    (Transition.RECOVER, "R"): Status.ERROR,  # the last crash a chat may have
-    (Transition.RECOVER, "Rq"): Status.ERROR,
-    **{(Transition.RECONCILE, column): Status.ERROR for column in COLUMNS if column[0] != "E"},
+_P, _A, _S = Status.PENDING, Status.REQUIRES_ACTION, Status.SLEEPING
+ALSO: dict[tuple[Transition, str], set[Status]] = {
+    (Transition.STORE_COMPACTION, "R"): {Status.WAITING},  # a turn that only compacts
+    **{(Transition.SLEEP, column): {_P} for column in ("R", "Rq")},  # the wake-up came first
+    **{(Transition.WAKE, column): {_S} for column in ("S", "Sq")},  # other calls are still open
+    **{(Transition.SUBMIT_RESULTS, column): {_A} for column in ("A", "Aq")},  # more is asked
+    **{(Transition.APPROVE, column): {_A} for column in ("A", "Aq")},
+    **{(Transition.SET_BUDGET, column): {_P} for column in ("A", "Aq")},  # it waited for that
+    # Others have time; nobody raised the budget.
+    **{(Transition.EXPIRE, column): {_A, Status.ERROR} for column in ("A", "Aq")},
+    **{(Transition.EXPIRE, column): {_S} for column in ("S", "Sq")},
+    **{(Transition.RECOVER, column): {Status.ERROR} for column in ("R", "Rq")},  # the last crash
+    **{(Transition.RECONCILE, column): {Status.ERROR} for column in COLUMNS if column[0] != "E"},
 }
 
 
