@@ -69,13 +69,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the promotion is forgotten",
-        _M + "history.py",
+        _M + "queue.py",
         "    if change.chat.queue_length:\n        promote_head(change)",
         "    if change.chat.queue_length:\n        clear_queue(change)",
     ),
     Mutant(
         "the newest is promoted",
-        _M + "history.py",
+        _M + "queue.py",
         ".order_by(QueuedMessage.position)\n        .limit(1)",
         ".order_by(QueuedMessage.position.desc())\n        .limit(1)",
     ),
@@ -107,9 +107,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "deploys count as crashes",
         _M + "by_worker.py",
-        "        _answer(change, results, untouched)\n        change.to(Status.PENDING)",
+        "        _answer(change, results, untouched)\n        queue.go_on(change)",
         "        _answer(change, results, untouched)\n        change.chat.crashes += 1\n"
-        "        change.to(Status.PENDING)",
+        "        queue.go_on(change)",
     ),
     Mutant(
         "crashes are not counted",
@@ -127,8 +127,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an early wake-up is lost",
         _M + "by_worker.py",
-        "if woken or not calls.unanswered",
-        "if not calls.unanswered",
+        "if woken or not outside:",
+        "if not outside:",
         OTHERS,
     ),
     Mutant(
@@ -173,8 +173,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a queued message overtakes the backlog",
         _M + "by_app.py",
-        "        if change.chat.queue_length:\n            history.promote_head",
-        "        if change.chat.queue_length > 99:\n            history.promote_head",
+        "        if change.chat.queue_length:\n            queue.promote_head",
+        "        if change.chat.queue_length > 99:\n            queue.promote_head",
     ),
     Mutant(
         "the leaving are interrupted",

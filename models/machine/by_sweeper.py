@@ -72,18 +72,19 @@ def expire(tx: Session, chat_id: UUID) -> Effects:
         change.to(Status.ERROR, failure=OVER_BUDGET)
         return change.effects()
     open_calls = calls.unsettled(change)
+    waited_for = calls.asking if chat.status is Status.REQUIRES_ACTION else calls.elsewhere
     late = [
-        call
-        for call in calls.unanswered(open_calls)
-        if call.deadline is not None and call.deadline <= change.now
+        call  # one without a deadline was parked by an earlier release: the chat's counts
+        for call in waited_for(open_calls)
+        if (call.deadline or chat.deadline) <= change.now
     ]
-    calls.overdue(change, [call for call in late if call.kind is not CallKind.CHILDREN])
+    children = [call for call in late if call.kind is CallKind.CHILDREN]
+    calls.overdue(change, [call for call in late if call not in children])
     calls.settle(change, open_calls)
-    asking = chat.status is Status.REQUIRES_ACTION
-    left = calls.asking(open_calls) if asking else calls.elsewhere(open_calls)
-    looks = [call for call in late if call.kind is CallKind.CHILDREN]
-    if left and not looks and (later := [call.deadline for call in left if call.deadline]):
-        change.to(chat.status, deadline=min(later), action=chat.action)
+    left = waited_for(open_calls)
+    if left and not children:
+        deadline = min(call.deadline or chat.deadline for call in left)
+        change.to(chat.status, deadline=deadline, action=chat.action)
     else:
         queue.go_on(change)
     return change.effects()

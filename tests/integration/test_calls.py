@@ -297,6 +297,7 @@ def test_a_passed_deadline_answers_what_is_open_and_keeps_what_has_come(world: W
     world.do(machine.sleep, subject.held, deadline_seconds=60)
     world.do(machine.wake, subject.id, found(1))
     sql(world, "UPDATE rejoinder.chats SET deadline = clock_timestamp()")
+    sql(world, "UPDATE rejoinder.tool_calls SET deadline = clock_timestamp()")
     effects = world.do(machine.expire, subject.id)
     assert history(world, subject.id)[-1] == (f"tool: call-1=found 1 call-2!{texts.TIMED_OUT}")
     assert effects.abandoned == ("task-2",)

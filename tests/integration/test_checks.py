@@ -65,6 +65,9 @@ CASES: dict[str, list[tuple[Status, str]]] = {
     ],
     "chats_root_of_itself": [(W, "parent_id = id")],
     "chats_owner_given": [(W, "owner = ''")],
+    "chats_action_known": [(A, "action = 'odd'")],
+    "chats_title_source_known": [(W, "title_source = 'odd'")],
+    "chats_budgets": [(W, "budget_tokens = -1"), (W, "budget_micros = -1")],
     "turns_kind_known": [(P, "kind = 'odd'")],
     "turns_state_known": [(W, "state = 'odd', answer_id = NULL")],
     "turns_ended_iff_over": [(P, "ended_at = now()"), (W, "ended_at = NULL")],
@@ -75,6 +78,7 @@ CASES: dict[str, list[tuple[Status, str]]] = {
     "messages_visibility_known": [(P, "visibility = 'nobody'")],
     "messages_tokens": [(P, f"{column} = -1") for column in NEGATIVE],
     "tool_calls_kind_known": [(A, "kind = 'odd'")],
+    "tool_calls_approval_known": [(A, "approval = 'odd'")],
     "tool_calls_delivery_known": [(A, "delivery = 'twice'")],
     "tool_calls_state_known": [(A, "state = 'odd'")],
     "tool_calls_result_iff_answered": [

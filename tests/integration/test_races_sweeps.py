@@ -252,3 +252,10 @@ def time_passes(world: World, *chats: Subject) -> None:
             ),
             {"ids": [chat.id for chat in chats]},
         )
+        connection.execute(
+            text(
+                "UPDATE rejoinder.tool_calls SET deadline = deadline - interval '1 hour'"
+                " WHERE chat_id = ANY(:ids)"
+            ),
+            {"ids": [chat.id for chat in chats]},
+        )

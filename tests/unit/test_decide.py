@@ -1,5 +1,7 @@
 """`decide` is total, and looks at nothing but its snapshot."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +19,7 @@ from rejoinder.core.decide import (
     StopAtLimit,
     decide,
 )
-from rejoinder.core.messages import CallKind, CallState, Role, TurnKind
+from rejoinder.core.messages import Approval, CallKind, CallState, Role, TurnKind
 from rejoinder.core.model import StopReason
 from rejoinder.core.parts import Part, Text, ToolCall, ToolResult
 
@@ -56,12 +58,33 @@ def test_results_of_tools_are_shown_to_the_model() -> None:
 
 def test_local_calls_are_run_before_anybody_is_waited_for() -> None:
     local = call(CallKind.LOCAL)
-    client, task = call(CallKind.CLIENT, call_id="d"), call(CallKind.EXTERNAL, call_id="e")
+    client = call(CallKind.CLIENT, call_id="d")
+    task = call(CallKind.EXTERNAL, CallState.STARTED, "e")
     assert decided(USER, calls=(client, task, local)) == RunTools((local,))
     done = call(CallKind.LOCAL, CallState.FINISHED)
     assert decided(USER, calls=(client, task, done)) == Park(CallKind.CLIENT)
     answered = call(CallKind.CLIENT, CallState.FINISHED, "d")
     assert decided(USER, calls=(answered, task, done)) == Park(CallKind.EXTERNAL)
+
+
+def test_another_apps_task_is_started_before_anybody_is_waited_for() -> None:
+    client, task = call(CallKind.CLIENT, call_id="d"), call(CallKind.EXTERNAL, call_id="e")
+    assert decided(USER, calls=(client, task)) == RunTools((task,))
+
+
+def test_what_wants_approval_is_not_run_but_asked_about() -> None:
+    local = call(CallKind.LOCAL)
+    wanted = replace(call(CallKind.LOCAL, call_id="d"), approval=Approval.WANTED)
+    granted = replace(wanted, approval=Approval.GRANTED)
+    assert decided(USER, calls=(wanted, local)) == RunTools((local,))
+    assert decided(USER, calls=(wanted,)) == Park(CallKind.CLIENT)
+    assert decided(USER, calls=(granted,)) == RunTools((granted,))
+    external = replace(call(CallKind.EXTERNAL), approval=Approval.WANTED)
+    assert decided(USER, calls=(external,)) == Park(CallKind.CLIENT)
+
+
+def test_children_are_waited_for_asleep() -> None:
+    assert decided(USER, calls=(call(CallKind.CHILDREN),)) == Park(CallKind.EXTERNAL)
 
 
 def test_a_turn_that_does_not_end_is_stopped_at_the_limit() -> None:
@@ -90,7 +113,13 @@ snapshots = st.builds(
     st.integers(0, 12),
     st.lists(entries, max_size=4).map(tuple),
     st.lists(
-        st.builds(call, st.sampled_from(CallKind), st.sampled_from(CallState)), max_size=4
+        st.builds(
+            lambda approval, *given: replace(call(*given), approval=approval),
+            st.sampled_from([None, *Approval]),
+            st.sampled_from(CallKind),
+            st.sampled_from(CallState),
+        ),
+        max_size=4,
     ).map(tuple),
 )
 
@@ -99,13 +128,13 @@ snapshots = st.builds(
 def test_every_snapshot_has_one_answer_that_keeps_the_rules(snapshot: Snapshot) -> None:
     action = decide(snapshot, POLICY)
     assert action == decide(snapshot, POLICY)
-    open_kinds = {c.kind for c in snapshot.calls if not c.answered}
-    assert isinstance(action, RunTools | Park) == bool(open_kinds)
+    unanswered = [c for c in snapshot.calls if not c.answered]
+    assert isinstance(action, RunTools | Park) == bool(unanswered)
     if isinstance(action, RunTools):
         assert action.calls
-        assert all(c.kind is CallKind.LOCAL and not c.answered for c in action.calls)
+        assert all(c in unanswered and not c.asks for c in action.calls)
     if isinstance(action, Park):
-        assert action.waits_for in open_kinds
-        assert CallKind.LOCAL not in open_kinds
+        assert (action.waits_for is CallKind.CLIENT) == any(c.asks for c in unanswered)
+        assert not any(c.kind is CallKind.LOCAL and not c.asks for c in unanswered)
     if isinstance(action, Generate):
         assert snapshot.steps < POLICY.max_steps
