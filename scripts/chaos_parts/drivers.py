@@ -14,15 +14,19 @@ from typing import Any
 
 from rejoinder.client import Client, Turn
 from rejoinder.core.errors import Rejected
+from scripts.chaos_parts.drawing import ALL, Mix, draw
 from scripts.chaos_parts.journal import Asked, Journal, Outcome, Stop
-from scripts.chaos_parts.plan import Plan, draw
+from scripts.chaos_parts.ledger import CLIENT_TOOLS
+from scripts.chaos_parts.office import OWNER
+from scripts.chaos_parts.plan import Plan
 
 MODEL = "anthropic:claude-sonnet-4-5"
 CHATS_PER_DRIVER = 5
 CALL_SECONDS = 6.0
 """How long one call waits for its answer before it is repeated."""
 MOST_QUEUED = 3
-MODES = ("queue", "queue", "queue", "interrupt", "reject")
+MODES = ("queue", "queue", "queue", "steer", "steer", "interrupt", "reject")
+OPTIONS = {"client_tools": CLIENT_TOOLS}
 EDIT, INTERRUPT = 0.06, 0.06
 """The shares of actions that are not messages."""
 
@@ -33,6 +37,7 @@ class Conversation:
 
     number: int
     dice: random.Random
+    mix: frozenset[Mix] = ALL
     chat_id: str | None = None
     turn_id: str | None = None
     count: int = 0
@@ -41,7 +46,7 @@ class Conversation:
     def plan(self) -> Plan:
         """The next thing to ask for."""
         self.count += 1
-        return draw(f"c{self.number}-t{self.count}", self.dice)
+        return draw(f"c{self.number}-t{self.count}", self.dice, self.mix)
 
 
 @dataclass
@@ -57,13 +62,18 @@ class Driver:
     """A thread with a client and some chats."""
 
     def __init__(
-        self, make_client: Callable[[], Client], journal: Journal, seed: int, numbers: range
+        self,
+        make_client: Callable[[], Client],
+        journal: Journal,
+        seed: int,
+        numbers: range,
+        mix: frozenset[Mix],
     ) -> None:
         """Take care of the chats with these numbers."""
         self._make_client = make_client
         self._journal = journal
         self._chats = [
-            Conversation(n, random.Random(f"chat {seed} {n}"))  # noqa: S311  # a game
+            Conversation(n, random.Random(f"chat {seed} {n}"), mix)  # noqa: S311  # a game
             for n in numbers
         ]
         self._closing = threading.Event()
@@ -107,7 +117,9 @@ class Driver:
             chat,
             plan,
             "create",
-            lambda: client.create_chat(plan.text, owner="chaos", model=MODEL, key=plan.id),
+            lambda: client.create_chat(
+                plan.text, owner=OWNER, model=MODEL, options=OPTIONS, key=plan.id
+            ),
         )
 
     def _send(self, client: Client, chat: Conversation) -> None:
@@ -116,6 +128,8 @@ class Driver:
         if seen is None or seen["queue_length"] >= MOST_QUEUED:
             return
         mode = chat.dice.choice(MODES)
+        if mode == "steer" and Mix.STEERING not in chat.mix:
+            mode = "queue"
         plan = chat.plan()
         self._until_answered(
             chat,
@@ -218,11 +232,15 @@ class Driver:
 
 
 def drivers(
-    make_client: Callable[[], Client], journal: Journal, seed: int, chats: int
+    make_client: Callable[[], Client],
+    journal: Journal,
+    seed: int,
+    chats: int,
+    mix: frozenset[Mix] = ALL,
 ) -> list[Driver]:
     """As many as these chats need."""
     starts = range(0, chats, CHATS_PER_DRIVER)
     return [
-        Driver(make_client, journal, seed, range(at, min(at + CHATS_PER_DRIVER, chats)))
+        Driver(make_client, journal, seed, range(at, min(at + CHATS_PER_DRIVER, chats)), mix)
         for at in starts
     ]

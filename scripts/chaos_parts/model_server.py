@@ -108,7 +108,7 @@ def _events(plan: Plan, step: int) -> Iterator[dict[str, Any]]:
     words = f"Step {step} of {plan.id}." if calls else plan.answer
     yield from _block(0, {"type": "text", "text": ""}, _text_deltas(words))
     for place, call in enumerate(calls):
-        arguments = json.dumps({"nonce": plan.nonce(step, place), "seconds": call.seconds})
+        arguments = json.dumps(plan.arguments(step, place))
         block = {"type": "tool_use", "id": f"toolu_{secrets.token_hex(8)}", "name": call.tool}
         yield from _block(place + 1, {**block, "input": {}}, _json_deltas(arguments))
     stop = "tool_use" if calls else "end_turn"

@@ -16,17 +16,20 @@ SELECT id::text, status, turn_id::text, lease_id::text, queue_length, last_error
   FROM rejoinder.chats
 """
 _TURNS = """
-SELECT id::text, chat_id::text, state, message_id, answer_id, error, steps, announced,
+SELECT id::text, chat_id::text, kind, state, message_id, answer_id, joined_id::text, error, steps,
+       announced,
        extract(epoch FROM created_at)::float8 AS created_at,
        extract(epoch FROM ended_at)::float8 AS ended_at
   FROM rejoinder.turns ORDER BY created_at
 """
 _MESSAGES = """
-SELECT id, chat_id::text, turn_id::text, role, visibility, deleted, revision, parts
+SELECT id, chat_id::text, turn_id::text, role, visibility, compressed, deleted, revision, parts
   FROM rejoinder.messages ORDER BY chat_id, id
 """
 _CALLS = """
-SELECT chat_id::text, message_id, call_id, name, arguments, state, result, settled
+SELECT chat_id::text, message_id, call_id, name, arguments, kind, state, result, settled, approval,
+       note, patience, extract(epoch FROM created_at)::float8 AS created_at,
+       extract(epoch FROM ended_at)::float8 AS ended_at
   FROM rejoinder.tool_calls ORDER BY id
 """
 _TRAIL = """
@@ -55,9 +58,11 @@ class Turn:
 
     id: str
     chat_id: str
+    kind: str
     state: str
     message_id: int | None
     answer_id: int | None
+    joined_id: str | None
     error: dict[str, Any] | None
     steps: int
     announced: bool
@@ -74,6 +79,7 @@ class Message:
     turn_id: str | None
     role: str
     visibility: str
+    compressed: bool
     deleted: bool
     revision: int
     parts: list[dict[str, Any]]
@@ -95,8 +101,8 @@ class Message:
 
     @property
     def plan(self) -> Plan | None:
-        """What a user asks for in it."""
-        return found_in(self.words) if self.role == "user" else None
+        """What a user asks for in it; a summary repeats what was asked, and asks for nothing."""
+        return found_in(self.words) if self.role == "user" and not self.compressed else None
 
 
 @dataclass(frozen=True)
@@ -108,9 +114,31 @@ class CallRow:
     call_id: str
     name: str
     arguments: dict[str, Any]
+    kind: str
     state: str
     result: dict[str, Any] | None
     settled: bool
+    approval: str | None
+    note: str | None
+    patience: float | None
+    created_at: float
+    ended_at: float | None
+
+    @property
+    def nonce(self) -> str:
+        """The name of the deed."""
+        return str(self.arguments.get("nonce"))
+
+    @property
+    def waited(self) -> bool:
+        """Whether somebody had all the time to answer it that they were promised."""
+        took = (self.ended_at or 0.0) - self.created_at
+        return self.patience is not None and took >= self.patience
+
+    @property
+    def failed(self) -> bool:
+        """Whether its result says that it came to nothing."""
+        return bool(self.result and self.result.get("is_error"))
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,7 @@ def write_journal(journal: Journal, path: Path) -> None:
     entries: list[dict[str, Any]] = [
         *({"at": a.asked_at, "asked": asdict(a)} for a in journal.asked),
         *({"at": s.at, "stop": asdict(s)} for s in journal.stops),
+        *({"at": d.asked_at, "decision": asdict(d)} for d in journal.decisions),
         *({"at": f.at, "fault": asdict(f)} for f in journal.faults),
         *({"at": o.began, "outage": asdict(o)} for o in journal.outages),
     ]

@@ -21,10 +21,12 @@ from rejoinder.client import Client
 from scripts.chaos_parts import audit_processes, ledger, picture, recovery, report, trail
 from scripts.chaos_parts.audit import audit
 from scripts.chaos_parts.crew import Crew
+from scripts.chaos_parts.drawing import ALL, Mix
 from scripts.chaos_parts.drivers import CALL_SECONDS, Driver, drivers
 from scripts.chaos_parts.evidence import Evidence, Finding
 from scripts.chaos_parts.faults import Faults, Lasting
 from scripts.chaos_parts.journal import Journal
+from scripts.chaos_parts.office import clerks
 from scripts.chaos_parts.report import Report
 from scripts.chaos_parts.schedule import ENABLED, GAP, Kind, draw
 from scripts.fleet import ROOT, TETHERED, Fleet, Signals, environment, repeatedly
@@ -59,6 +61,7 @@ class Options:
     quick: bool = False
     only: frozenset[Kind] = ENABLED
     gap: float = GAP
+    mix: frozenset[Mix] = ALL
 
 
 class Run:
@@ -91,27 +94,40 @@ class Run:
             crew.complete()
             crew.wait_until_ready()
             stack.enter_context(crew.watching())
-            client = stack.enter_context(Client(broker_url=servers.redis_url, timeout=CALL_SECONDS))
+            self._client_url = servers.redis_url
+            client = stack.enter_context(self._make_client())
+            stack.enter_context(self._office())
             if self.options.quick:
                 stack.enter_context(_sweeping(client))
             lasting = QUICK_LASTING if self.options.quick else Lasting()
             faults = Faults(crew, servers, engine, client, self.journal, lasting=lasting)
             stack.callback(faults.finish, 10.0)  # before the fleet ends, also when we are stopped
-            self._harm(faults, servers)
+            self._harm(faults)
             return self._judge(crew, engine, client)
 
-    def _harm(self, faults: Faults, servers: embedded.Servers) -> None:
+    def _make_client(self) -> Client:
+        return Client(broker_url=self._client_url, timeout=CALL_SECONDS)
+
+    @contextmanager
+    def _office(self) -> Iterator[None]:
+        """People who are asked; they stay until every chat is at rest."""
+        office = clerks(self._make_client, self.journal)
+        for clerk in office:
+            clerk.thread.start()
+        try:
+            yield
+        finally:
+            for clerk in office:
+                clerk.close()
+
+    def _harm(self, faults: Faults) -> None:
         """Let drivers and faults loose, until both have finished."""
-
-        def make_client() -> Client:
-            return Client(broker_url=servers.redis_url, timeout=CALL_SECONDS)
-
-        team = drivers(make_client, self.journal, self.options.seed, self.options.chats)
+        asked = self.options
+        team = drivers(self._make_client, self.journal, asked.seed, asked.chats, asked.mix)
         for driver in team:
             driver.thread.start()
         began = time.monotonic()
         _say(f"{self.options.chats} chats, and a fault every two or three seconds:")
-        asked = self.options
         for fault in draw(asked.seed, asked.seconds, asked.pool, asked.only, asked.gap):
             time.sleep(max(0.0, began + fault.at - time.monotonic()))
             _say(f"  {fault.at:5.1f} s  {fault.kind}")

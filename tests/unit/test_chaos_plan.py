@@ -4,9 +4,10 @@ import random
 from itertools import pairwise
 from typing import Any
 
+from scripts.chaos_parts.drawing import draw
 from scripts.chaos_parts.journal import Journal, Stop
 from scripts.chaos_parts.picture import Move
-from scripts.chaos_parts.plan import Plan, draw, due, found_in
+from scripts.chaos_parts.plan import Plan, due, found_in
 from scripts.chaos_parts.recovery import Figures, figures, measure
 from scripts.chaos_parts.schedule import MOST_RESTARTS, ONLY_PREFORK, RESTARTS, Kind
 from scripts.chaos_parts.schedule import draw as draw_faults
