@@ -2,14 +2,14 @@
 
 Pure: a picture of the rows, the journal and the ledger go in, findings come out. Each rule is one
 function, named by what it demands; `audit_turns.py` has those about single messages and turns,
-`audit_calls.py` those about tool calls, `audit_processes.py` those about logs and exits. A rule
-never makes allowances for what it does not know the cause of.
+`audit_calls.py` those about tool calls, and so on. `audit_processes.py` judges what no row shows. A
+rule never makes allowances for what it does not know the cause of.
 """
 
 from collections.abc import Callable, Iterator
 
 from rejoinder.core.state import AT_REST, TABLE, Transition
-from scripts.chaos_parts import audit_calls, audit_turns
+from scripts.chaos_parts import audit_agents, audit_calls, audit_compaction, audit_turns
 from scripts.chaos_parts.evidence import Evidence, Finding
 from scripts.chaos_parts.picture import Message, Move
 
@@ -95,6 +95,14 @@ RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     audit_calls.deeds_are_done_once,
     audit_calls.nothing_is_done_without_leave,
     audit_calls.each_call_is_decided_once,
+    audit_agents.children_are_those_that_were_asked_for,
+    audit_agents.nobody_else_speaks_below,
+    audit_agents.parents_get_reports,
+    audit_agents.those_below_stop_with_those_above,
+    audit_compaction.boundaries_are_whole,
+    audit_compaction.each_has_a_reason,
+    audit_compaction.requests_are_done_once,
+    audit_compaction.full_contexts_are_summarised,
     audit_turns.accepted_messages_stand_once_and_in_order,
     audit_turns.nobody_spoke_but_the_drivers,
     audit_turns.turns_ended_as_they_should,

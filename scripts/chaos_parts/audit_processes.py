@@ -1,4 +1,4 @@
-"""Rules about the processes: what their logs must not say, how they must end, what Celery keeps.
+"""Rules about what no row shows: logs, exits, what Celery keeps, what readers see.
 
 A broken connection is no fault of a worker while its server is away; anything else that it
 complains about is. A log line belongs to the moment that it names.
@@ -24,7 +24,7 @@ SLACK_SECONDS = 15.0
 """How long after an outage a process may still stumble over it."""
 # The second signal may meet a process that has left already, and is only tidying up.
 CODES = {
-    **dict.fromkeys((Kind.WORKER_TERM, Kind.CONTROL_SHUTDOWN, AT_THE_END), (0,)),
+    **dict.fromkeys((Kind.WORKER_TERM, Kind.OTHER_TERM, Kind.CONTROL_SHUTDOWN, AT_THE_END), (0,)),
     Kind.WORKER_QUIT: (0, 1),
     Kind.WORKER_INT_TWICE: (0, 1, -signal.SIGINT),
 }
@@ -135,6 +135,20 @@ def results_are_kept(
         if isinstance(value, dict) and (value["state"], value["text"]) != right:
             findings.append(Finding("wrong result stored", f"turn {turn.id}", turn.chat_id))
     return findings, kept, gone
+
+
+def readers_see_history(picture: Picture, client: Client) -> Iterator[Finding]:
+    """Whoever reads a chat gets all that people may see, once and in order, summarised or not."""
+    for chat_id, messages in picture.by_chat().items():
+        there = [m.id for m in messages if not m.deleted and m.visibility != "model"]
+        seen: list[int] = []
+        after: int | None = 0
+        while after is not None:
+            page = client.get_messages(chat_id, after=after, limit=100)
+            seen += [message["id"] for message in page["messages"]]
+            after = page["next"]
+        if seen != there:
+            yield Finding("history cannot be read", f"{there} are there, {seen} are seen", chat_id)
 
 
 def wait_for_exits(lives: Sequence[Life], seconds: float = EXIT_SECONDS) -> None:

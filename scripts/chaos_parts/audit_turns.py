@@ -7,7 +7,7 @@ the answer is to the last message that joined.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rejoinder.core.limits import MAX_CRASHES
 from scripts.chaos_parts.evidence import Evidence, Finding
@@ -63,8 +63,12 @@ def _in_place(
 
 
 def nobody_spoke_but_the_drivers(evidence: Evidence) -> Iterator[Finding]:
-    """Every message of a user is one that was sent; one that is deleted was edited away."""
-    sent = {asked.plan.id for asked in evidence.journal.asked}
+    """Every message of a user is one that was sent; one that is deleted was edited away.
+
+    What a chat below another is told stands in the plan of the one above.
+    """
+    plans = [asked.plan for asked in evidence.journal.asked]
+    sent = {plan.id for each in plans for plan in (each, *each.children)}
     for message in evidence.picture.messages:
         if message.role != "user" or message.compressed:
             continue
@@ -82,11 +86,27 @@ def turns_ended_as_they_should(evidence: Evidence) -> Iterator[Finding]:
     by_chat: dict[str, list[Turn]] = defaultdict(list)
     for turn in evidence.picture.turns:
         by_chat[turn.chat_id].append(turn)
+    parents = {chat.id: chat.parent_id for chat in evidence.picture.chats}
     for chat_id, turns in by_chat.items():
-        yield from _explained(evidence.journal, chat_id, turns)
+        above = _asked_above(evidence.journal, parents.get(chat_id), parents)
+        yield from _explained(evidence.journal, chat_id, turns, above)
 
 
-def _explained(journal: Journal, chat_id: str, turns: Sequence[Turn]) -> Iterator[Finding]:
+def _asked_above(
+    journal: Journal, chat_id: str | None, parents: Mapping[str, str | None]
+) -> list[float]:
+    """When somebody asked for the end of a chat above: those below end with it."""
+    found: list[float] = []
+    while chat_id is not None:
+        found += [stop.at for stop in journal.stops if stop.chat_id == chat_id]
+        found += [edit.asked_at for edit in _edits(journal, chat_id)]
+        chat_id = parents.get(chat_id)
+    return found
+
+
+def _explained(
+    journal: Journal, chat_id: str, turns: Sequence[Turn], above: Sequence[float]
+) -> Iterator[Finding]:
     stops = [stop for stop in journal.stops if stop.chat_id == chat_id]
     edits = _edits(journal, chat_id)
     hits = sum(chat_id in fault.hit for fault in journal.faults if fault.kind in CRASHING)
@@ -104,10 +124,10 @@ def _explained(journal: Journal, chat_id: str, turns: Sequence[Turn]) -> Iterato
         elif turn.state == "interrupted":
             names = {turn.id, *(each.id for each in joined[turn.id])}
             stop = _stop_of(names, ended, stops)
-            if stop is None:
-                yield Finding("turn interrupted by nobody", f"turn {turn.id}", chat_id)
-            else:
+            if stop is not None:
                 stops.remove(stop)
+            elif not any(at <= ended for at in above):
+                yield Finding("turn interrupted by nobody", f"turn {turn.id}", chat_id)
         elif turn.state == "cancelled" and not any(e.asked_at <= ended for e in edits):
             yield Finding("turn cancelled by nobody", f"turn {turn.id}", chat_id)
 

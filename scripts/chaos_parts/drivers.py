@@ -15,7 +15,7 @@ from typing import Any
 from rejoinder.client import Client, Turn
 from rejoinder.core.errors import Rejected
 from scripts.chaos_parts.drawing import ALL, Mix, draw
-from scripts.chaos_parts.journal import Asked, Journal, Outcome, Stop
+from scripts.chaos_parts.journal import Asked, Compacted, Journal, Outcome, Stop
 from scripts.chaos_parts.ledger import CLIENT_TOOLS
 from scripts.chaos_parts.office import OWNER
 from scripts.chaos_parts.plan import Plan
@@ -26,9 +26,11 @@ CALL_SECONDS = 6.0
 """How long one call waits for its answer before it is repeated."""
 MOST_QUEUED = 3
 MODES = ("queue", "queue", "queue", "steer", "steer", "interrupt", "reject")
-OPTIONS = {"client_tools": CLIENT_TOOLS}
-EDIT, INTERRUPT = 0.06, 0.06
+OPTIONS = {"client_tools": CLIENT_TOOLS, "agents": True}
+EDIT, INTERRUPT, COMPACT = 0.06, 0.06, 0.06
 """The shares of actions that are not messages."""
+BUDGETED, TOKENS = 0.2, 4_000
+"""The share of chats with a budget, and what they begin with."""
 
 
 @dataclass
@@ -108,17 +110,21 @@ class Driver:
             self._edit(client, chat)
         elif drawn < EDIT + INTERRUPT:
             self._interrupt(client, chat)
+        elif drawn < EDIT + INTERRUPT + COMPACT and Mix.COMPACTION in chat.mix:
+            self._compact(client, chat)
         else:
             self._send(client, chat)
 
     def _create(self, client: Client, chat: Conversation) -> None:
         plan = chat.plan()
+        limited = chat.dice.random() < BUDGETED and Mix.BUDGETS in chat.mix
+        budget = {"tokens": TOKENS} if limited else None
         self._until_answered(
             chat,
             plan,
             "create",
             lambda: client.create_chat(
-                plan.text, owner=OWNER, model=MODEL, options=OPTIONS, key=plan.id
+                plan.text, owner=OWNER, model=MODEL, options=OPTIONS, budget=budget, key=plan.id
             ),
         )
 
@@ -185,6 +191,18 @@ class Driver:
         at = time.time()
         answer = self._once(lambda: client.interrupt(chat_id, turn_id=turn_id))
         self._journal.stop(Stop(chat_id, turn_id, at, "driver", answered=answer is not None))
+
+    def _compact(self, client: Client, chat: Conversation) -> None:
+        """Have the chat summarised, if it is at rest. Without a key: tried once."""
+        chat_id, at = str(chat.chat_id), time.time()
+        outcome, turn = Outcome.UNKNOWN, None
+        try:
+            turn = self._call(lambda: client.compact(chat_id))
+            outcome = Outcome.ACCEPTED if turn else Outcome.UNKNOWN
+        except Rejected:
+            outcome = Outcome.REFUSED
+        turn_id = turn.turn_id if turn else None
+        self._journal.compaction(Compacted(chat_id, turn_id, at, outcome))
 
     def _note(  # noqa: PLR0913, PLR0917  # all that is known
         self,

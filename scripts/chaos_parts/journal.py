@@ -50,6 +50,16 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Compacted:
+    """Somebody asked for a summary."""
+
+    chat_id: str
+    turn_id: str | None
+    at: float
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
 class Decision:
     """What somebody outside said about a call: allowed, denied, or answered."""
 
@@ -94,6 +104,7 @@ class Journal:
     asked: list[Asked] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
+    compactions: list[Compacted] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
     wiped_at: list[float] = field(default_factory=list)
@@ -116,6 +127,11 @@ class Journal:
         """Note what was said about a call."""
         with self._lock:
             self.decisions.append(decision)
+
+    def compaction(self, compacted: Compacted) -> None:
+        """Note that a summary was asked for."""
+        with self._lock:
+            self.compactions.append(compacted)
 
     def fault(
         self, kind: str, victim: str, hit: Iterable[str] = (), pids: Iterable[int] = ()

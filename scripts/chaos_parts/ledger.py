@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from rejoinder.tools import ToolContext, tool
+from rejoinder.tools import ToolContext, celery_tool, tool
 from rejoinder.tools.define import Approve
 
 VARIABLE = "CHAOS_LEDGER"
@@ -20,6 +20,9 @@ ASKED_SECONDS, AGREED_SECONDS = 6.0, 3.0
 """How long somebody may take to allow a call."""
 OFFICE_SECONDS, BRIEF_SECONDS = 20.0, 3.0
 """How long the office may take to answer one."""
+TASK_SECONDS = 15.0
+"""How long another app's task may take, in a queue or at work."""
+TASKS_QUEUE = "chaos.other"
 NOBODY = "nobody was there"
 CLIENT_TOOLS: list[dict[str, Any]] = [
     {"name": "ask_office", "description": "Ask the office.", "seconds": OFFICE_SECONDS},
@@ -96,7 +99,30 @@ def quick(nonce: str, seconds: float = 0.0) -> str:
     return done(nonce)
 
 
-TOOLS = (ledger_once, ledger_asked, ledger_agreed, ledger_again, quick)
+_DEED = {
+    "type": "object",
+    "properties": {"nonce": {"type": "string"}, "seconds": {"type": "number"}},
+    "required": ["nonce", "seconds"],
+    "additionalProperties": False,
+}
+task_once = celery_tool(
+    "other.once",
+    name="task_once",
+    description="Have another app do something that must not be done twice.",
+    schema=_DEED,
+    queue=TASKS_QUEUE,
+    timeout=TASK_SECONDS,
+)
+task_again = celery_tool(
+    "other.again",
+    name="task_again",
+    description="Have another app do something that may be done again.",
+    schema=_DEED,
+    queue=TASKS_QUEUE,
+    timeout=TASK_SECONDS,
+    idempotent=True,
+)
+TOOLS = (ledger_once, ledger_asked, ledger_agreed, ledger_again, quick, task_once, task_again)
 
 
 def done(nonce: str) -> str:

@@ -1,4 +1,4 @@
-"""People who are asked: they look for chats that require action, and allow, deny and answer.
+"""People who are asked: they look for chats that require action; allow, deny, answer, give more.
 
 What they do about a call is its `wish`, which the plan drew: approve, deny, answer; `both` and
 `twice` let two of them act at once, of whom one wins; `leave` is left to its deadline. They know
@@ -7,8 +7,9 @@ What they do about a call is its `wish`, which the plan drew: approve, deny, ans
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from rejoinder.client import Client
@@ -19,6 +20,7 @@ from scripts.chaos_parts.ledger import CLIENT_TOOLS, done
 CLERKS = 3
 LOOK_SECONDS = 0.3
 OWNER = "chaos"
+MORE_TOKENS = 4_000
 TO_ANSWER = frozenset(tool["name"] for tool in CLIENT_TOOLS)
 TO_ALLOW = frozenset({"ledger_asked", "ledger_agreed"})
 
@@ -46,6 +48,7 @@ class Clerk:
         self._number = number
         self._closing = threading.Event()
         self._decided: set[tuple[str, str]] = set()
+        self.raised: Counter[str] = Counter()
         self.thread = threading.Thread(target=self._run, name=f"clerk{number}", daemon=True)
 
     def close(self) -> None:
@@ -74,10 +77,21 @@ class Clerk:
             return
         if chat["status"] != "requires_action":
             return
+        if chat.get("budget") and not chat["open_calls"]:
+            self._give_more(chat, hands[0])
+            return
         calls = [c for c in chat["open_calls"] if (chat_id, c["call_id"]) not in self._decided]
         turn_id = chat["turn_id"]
         self._allow(chat_id, turn_id, [c for c in calls if c["name"] in TO_ALLOW], hands)
         self._answer(chat_id, turn_id, [c for c in calls if c["name"] in TO_ANSWER], hands)
+
+    def _give_more(self, chat: dict[str, Any], client: Client) -> None:
+        """Raise the budget that a chat waits for. It is the root's, and only grows."""
+        root_id = str(chat["root_id"])
+        self.raised[root_id] += 1  # a long prompt may need more than what was given
+        tokens = int(chat["tree_usage"]["tokens"]) + MORE_TOKENS * self.raised[root_id]
+        with suppress(Exception):  # as above; whoever still waits is found again
+            client.set_budget(root_id, tokens=tokens)
 
     def _allow(
         self, chat_id: str, turn_id: str, calls: Sequence[Open], hands: Sequence[Client]

@@ -12,7 +12,8 @@ from sqlalchemy import Engine, text
 from scripts.chaos_parts.plan import Plan, found_in
 
 _CHATS = """
-SELECT id::text, status, turn_id::text, lease_id::text, queue_length, last_error, run_after
+SELECT id::text, parent_id::text, status, turn_id::text, lease_id::text, queue_length, last_error,
+       run_after
   FROM rejoinder.chats
 """
 _TURNS = """
@@ -23,12 +24,13 @@ SELECT id::text, chat_id::text, kind, state, message_id, answer_id, joined_id::t
   FROM rejoinder.turns ORDER BY created_at
 """
 _MESSAGES = """
-SELECT id, chat_id::text, turn_id::text, role, visibility, compressed, deleted, revision, parts
+SELECT id, chat_id::text, turn_id::text, role, visibility, compressed, deleted, revision, parts,
+       input_tokens
   FROM rejoinder.messages ORDER BY chat_id, id
 """
 _CALLS = """
 SELECT chat_id::text, message_id, call_id, name, arguments, kind, state, result, settled, approval,
-       note, patience, extract(epoch FROM created_at)::float8 AS created_at,
+       note, external_id, waits_for::text[], extract(epoch FROM created_at)::float8 AS created_at,
        extract(epoch FROM ended_at)::float8 AS ended_at
   FROM rejoinder.tool_calls ORDER BY id
 """
@@ -44,6 +46,7 @@ class Chat:
     """A row of `chats`."""
 
     id: str
+    parent_id: str | None
     status: str
     turn_id: str | None
     lease_id: str | None
@@ -83,6 +86,7 @@ class Message:
     deleted: bool
     revision: int
     parts: list[dict[str, Any]]
+    input_tokens: int | None
 
     @property
     def words(self) -> str:
@@ -120,7 +124,8 @@ class CallRow:
     settled: bool
     approval: str | None
     note: str | None
-    patience: float | None
+    external_id: str | None
+    waits_for: list[str] | None
     created_at: float
     ended_at: float | None
 
@@ -128,12 +133,6 @@ class CallRow:
     def nonce(self) -> str:
         """The name of the deed."""
         return str(self.arguments.get("nonce"))
-
-    @property
-    def waited(self) -> bool:
-        """Whether somebody had all the time to answer it that they were promised."""
-        took = (self.ended_at or 0.0) - self.created_at
-        return self.patience is not None and took >= self.patience
 
     @property
     def failed(self) -> bool:

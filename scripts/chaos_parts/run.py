@@ -163,6 +163,7 @@ class Run:
         if at_rest:
             _wait_for_none(engine, _UNTOLD, 45.0)
         taken = picture.take(engine)
+        unread = list(audit_processes.readers_see_history(taken, client)) if at_rest else []
         crew.dismiss()
         audit_processes.wait_for_exits(crew.lives)
         evidence = Evidence(taken, self.journal, ledger.read(self.folder / LEDGER))
@@ -170,6 +171,7 @@ class Run:
         lost, kept, gone = audit_processes.results_are_kept(taken, self.journal, client)
         findings: list[Finding] = [
             *audit(evidence),
+            *unread,
             *lost,
             *audit_processes.exits_are_clean(lives),
             *audit_processes.logs_are_clean(lives, self.journal),
@@ -201,6 +203,7 @@ class Run:
             "REJOINDER_TOOLS": "scripts.chaos_parts.ledger",
             "ANTHROPIC_BASE_URL": model_url,
             "ANTHROPIC_API_KEY": "test",
+            "REJOINDER_TITLE_MODEL": "off",
             ledger.VARIABLE: str(self.folder / LEDGER),
             **(QUICK if self.options.quick else {}),
         }
