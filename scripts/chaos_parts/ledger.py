@@ -99,7 +99,7 @@ def quick(nonce: str, seconds: float = 0.0) -> str:
     return done(nonce)
 
 
-_DEED = {
+_DEED: dict[str, Any] = {
     "type": "object",
     "properties": {"nonce": {"type": "string"}, "seconds": {"type": "number"}},
     "required": ["nonce", "seconds"],
