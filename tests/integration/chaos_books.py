@@ -4,7 +4,7 @@ The tests around it spoil them, one thing at a time.
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from models import claims, machine
 from models.machine import NewChat
-from rejoinder.core.effects import Effects
+from rejoinder.core.effects import Effects, Fence
 from rejoinder.core.messages import CallKind, CallPlan, Default, Delivery, WhenBusy
 from rejoinder.core.parts import ToolCall, ToolResult
 from scripts.chaos_parts import picture
@@ -90,11 +90,43 @@ class Books:
 
     def ask(self, chat_id: UUID, plan: Plan, number: int = 0) -> None:
         """One step whose calls somebody outside has to do with."""
+        fence = self._record(chat_id, plan, number)
+        self.world.do(machine.require_action, fence, deadline_seconds=300)
+
+    def order(self, chat_id: UUID, plan: Plan, number: int = 0) -> None:
+        """One step whose calls are another app's tasks."""
+        fence = self._record(chat_id, plan, number, start=True)
+        self.world.do(machine.sleep, fence, deadline_seconds=300)
+
+    def _record(self, chat_id: UUID, plan: Plan, number: int, *, start: bool = False) -> Fence:
         calls = _calls(plan, number)
         plans = {call.call_id: PLANS[call.name] for call in calls}
+        plans |= {
+            call_id: replace(each, external_id=task_of(call_id))
+            for call_id, each in plans.items()
+            if each.kind is CallKind.EXTERNAL
+        }
         fence = self.world.claim(chat_id)
-        recorded = self.world.do(machine.record, fence, said("Step.", *calls), plans=plans)
-        self.world.do(machine.require_action, recorded.fence, deadline_seconds=300)
+        started = [call.call_id for call in calls] if start else []
+        recorded = self.world.do(
+            machine.record, fence, said("Step.", *calls), plans=plans, start=started
+        )
+        assert recorded.fence is not None
+        return recorded.fence
+
+    def deliver(self, chat_id: UUID, plan: Plan, number: int = 0, place: int = 0) -> None:
+        """Another app does its task, and answers."""
+        call_id, nonce = call_of(plan, number, place), plan.nonce(number, place)
+        for what in ("begin", "end"):
+            self.note_task(what, plan, number, place)
+        answer = ToolResult(call_id, done(nonce))
+        self.world.do(machine.wake, chat_id, answer, external_id=task_of(call_id))
+
+    def note_task(self, what: str, plan: Plan, number: int = 0, place: int = 0) -> None:
+        """Write a line of another app's into the ledger: it knows no chat, and no call."""
+        line = {"what": what, "tool": plan.steps[number][place].tool, "pid": 1, "at": time.time()}
+        names = {"nonce": plan.nonce(number, place), "task_id": task_of(call_of(plan, number))}
+        self.ledger.append({**line, **names})
 
     def decide(self, chat_id: UUID, call_id: str, what: str, words: str = "") -> None:
         """Somebody says something about a call, and is heard."""
@@ -106,6 +138,15 @@ class Books:
         now = time.time()
         told = (call_id, what, words, Outcome.ACCEPTED, now - 1, now)
         self.journal.decision(Decision(str(chat_id), *told))
+
+    def expire(self, chat_id: UUID) -> None:
+        """Let time pass, so that nobody can answer any more."""
+        self.sql(
+            "UPDATE rejoinder.tool_calls SET created_at = created_at - interval '1 minute'"
+            " WHERE chat_id = :chat_id",
+            chat_id=chat_id,
+        )
+        self.world.do(machine.expire, chat_id)
 
     def run(self, chat_id: UUID, plan: Plan, number: int = 0) -> None:
         """Run calls that were allowed."""
@@ -132,6 +173,8 @@ PLANS = {
     "ledger_asked": CallPlan(approval=True, seconds=0),
     "ledger_agreed": CallPlan(approval=True, seconds=0, default=Default(approve=True)),
     "ask_office": CallPlan(CallKind.CLIENT, seconds=0),
+    "task_once": CallPlan(CallKind.EXTERNAL, seconds=0),
+    "task_again": CallPlan(CallKind.EXTERNAL, Delivery.IDEMPOTENT, seconds=0),
     "ask_briefly": CallPlan(CallKind.CLIENT, seconds=0, default=Default(content=NOBODY)),
 }
 
@@ -146,6 +189,11 @@ def _calls(plan: Plan, number: int) -> list[ToolCall]:
 def call_of(plan: Plan, number: int = 0, place: int = 0) -> str:
     """The id of a plan's call."""
     return f"toolu_{plan.nonce(number, place)}"
+
+
+def task_of(call_id: str) -> str:
+    """The id of another app's task."""
+    return f"task-{call_id}"
 
 
 def plan(plan_id: str, *steps: tuple[str, ...]) -> Plan:

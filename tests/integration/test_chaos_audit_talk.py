@@ -141,7 +141,7 @@ def office(books: Books) -> Books:
         if what:
             books.decide(chat_id, call_of(asked), what, words)
         else:
-            books.world.do(machine.expire, chat_id)
+            books.expire(chat_id)
         if asked in (ALLOWED, AGREED):
             books.run(chat_id, asked)
         books.answer(chat_id, asked, done_steps=1)
@@ -204,7 +204,6 @@ def test_a_decision_that_was_lost(office: Books, asked: Plan) -> None:
 
 
 def test_a_call_that_was_denied_by_nobody(office: Books) -> None:
-    office.sql("UPDATE rejoinder.tool_calls SET patience = 60 WHERE name = 'ledger_asked'")
     del office.journal.decisions[decided(office, call_of(DENIED))]
     assert office.findings() == ["denied by nobody"]
 
@@ -229,7 +228,8 @@ def test_the_loser_of_two_answers_stands(office: Books) -> None:
 @pytest.mark.parametrize(("asked", "found"), [(LEFT, "wrong result"), (AGREED, "timeout")])
 def test_a_default_that_came_too_early(office: Books, asked: Plan, found: str) -> None:
     office.sql(
-        "UPDATE rejoinder.tool_calls SET patience = 60 WHERE call_id = :id", id=call_of(asked)
+        "UPDATE rejoinder.tool_calls SET created_at = ended_at WHERE call_id = :id",
+        id=call_of(asked),
     )
     assert [each[: len(found)] for each in office.findings()] == [found]
 
@@ -247,10 +247,10 @@ def test_a_timeout_that_came_too_early(books: Books) -> None:
     asked = plan("c6-t1", ("ask_office",))
     chat_id = books.create(asked)
     books.ask(chat_id, asked)
-    books.world.do(machine.expire, chat_id)
+    books.expire(chat_id)
     books.answer(chat_id, asked, done_steps=1)
     assert books.findings() == []
-    books.sql("UPDATE rejoinder.tool_calls SET patience = 60")
+    books.sql("UPDATE rejoinder.tool_calls SET created_at = ended_at")
     assert books.findings() == ["timeout too early"]
 
 
