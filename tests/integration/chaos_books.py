@@ -141,10 +141,11 @@ class Books:
 
     def expire(self, chat_id: UUID) -> None:
         """Let time pass, so that nobody can answer any more."""
+        self.sql("UPDATE rejoinder.chats SET deadline = now() WHERE id = :id", id=chat_id)
         self.sql(
-            "UPDATE rejoinder.tool_calls SET created_at = created_at - interval '1 minute'"
-            " WHERE chat_id = :chat_id",
-            chat_id=chat_id,
+            "UPDATE rejoinder.tool_calls SET deadline = now(), created_at = now() - interval '1 h'"
+            " WHERE chat_id = :id",
+            id=chat_id,
         )
         self.world.do(machine.expire, chat_id)
 
@@ -170,12 +171,12 @@ PLANS = {
     "ledger_once": CallPlan(),
     "ledger_again": CallPlan(delivery=Delivery.IDEMPOTENT),
     "quick": CallPlan(delivery=Delivery.IDEMPOTENT),
-    "ledger_asked": CallPlan(approval=True, seconds=0),
-    "ledger_agreed": CallPlan(approval=True, seconds=0, default=Default(approve=True)),
-    "ask_office": CallPlan(CallKind.CLIENT, seconds=0),
-    "task_once": CallPlan(CallKind.EXTERNAL, seconds=0),
-    "task_again": CallPlan(CallKind.EXTERNAL, Delivery.IDEMPOTENT, seconds=0),
-    "ask_briefly": CallPlan(CallKind.CLIENT, seconds=0, default=Default(content=NOBODY)),
+    "ledger_asked": CallPlan(approval=True),
+    "ledger_agreed": CallPlan(approval=True, default=Default(approve=True)),
+    "ask_office": CallPlan(CallKind.CLIENT),
+    "task_once": CallPlan(CallKind.EXTERNAL),
+    "task_again": CallPlan(CallKind.EXTERNAL, Delivery.IDEMPOTENT),
+    "ask_briefly": CallPlan(CallKind.CLIENT, default=Default(content=NOBODY)),
 }
 
 
