@@ -19,10 +19,10 @@ from rejoinder.core.messages import CallKind, CallPlan
 from tests.chats import World, call, said
 from tests.waiting import wait_until
 
-WORDS = " ".join(f"word{number}" for number in range(20))
+WORDS = " ".join(f"word{number}" for number in range(30))
 PACE = 0.15
-TOOL_SECONDS = 8.0
-RETRY_SECONDS = 5.0
+TOOL_SECONDS = 40.0
+RETRY_SECONDS = 7.0
 
 
 class Phase(StrEnum):
