@@ -202,7 +202,7 @@ def interrupt(tx: Session, chat_id: UUID, *, turn_id: UUID | None = None) -> Eff
     With `turn_id`, only that turn is stopped: a late stop does not hit the next message's turn.
     """
     change = begin(tx, chat_id, Transition.INTERRUPT)
-    if change.unchanged or turn_id not in (None, change.chat.turn_id):
+    if change.unchanged or not history.is_meant(change, turn_id):
         return change.nothing()
     _stop(change, calls.INTERRUPTED)
     return change.effects()

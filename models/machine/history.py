@@ -131,6 +131,14 @@ def open_turn(
     return turn_id
 
 
+def is_meant(change: Change, turn_id: UUID | None) -> bool:
+    """Whether who names this turn, or none, means the open one: itself, or one that joined it."""
+    if turn_id in (None, change.chat.turn_id):
+        return True
+    joined = select(Turn.joined_id).where(Turn.id == turn_id, Turn.state == TurnState.JOINED)
+    return change.tx.scalars(joined).one_or_none() == change.chat.turn_id is not None
+
+
 def end_turn(
     change: Change,
     state: TurnState,
