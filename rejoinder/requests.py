@@ -85,6 +85,8 @@ class OptionsIn(Request):
     """Whether it may have child chats work for it."""
     compact_at: Annotated[int, Field(ge=1, le=100)] | None = None
     """Percent of the model's context at which the chat is summarised; 100: never."""
+    compaction_model: str | None = None
+    """Who writes its summaries, as `provider:model`."""
     park_seconds: Annotated[float, Field(gt=0)] | None = None
     """How long it waits for answers from outside."""
     extra: dict[str, Any] = {}

@@ -106,7 +106,8 @@ def receipt(effects: Effects) -> dict[str, Any]:
 def create_chat(tx: Session, ask: requests.CreateChat) -> Effects:
     """Create a chat with its first message."""
     model = ask.model or current().settings.model
-    provider_for(model)  # an unknown model is refused here, not in the first step
+    for each in (model, ask.options.compaction_model or model):
+        provider_for(each)  # an unknown model is refused here, not in the first step
     new = NewChat(
         owner=ask.owner,
         content=parts.load(ask.content),

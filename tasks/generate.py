@@ -95,7 +95,7 @@ def _ask(held: Held, provider: Provider, request: ModelRequest) -> Reply:
     stream = provider.stream(request)
     try:
         return held.runtime.run(
-            partial(_consume, stream, held.cancellation, see, silence), held.cancellation
+            partial(consume, stream, held.cancellation, see, silence), held.cancellation
         )
     finally:
         if kept := so_far.parts():
@@ -103,7 +103,7 @@ def _ask(held: Held, provider: Provider, request: ModelRequest) -> Reply:
             held.partial = NewMessage(Role.ASSISTANT, kept, model=model)
 
 
-async def _consume(
+async def consume(
     stream: AsyncIterator[StreamItem | Progress],
     cancellation: Cancellation,
     see: Callable[[StreamItem], None],

@@ -24,5 +24,6 @@ for _command in (
     commands.show,
     commands.ls,
     commands.interrupt,
+    commands.compact,
 ):
     main.add_command(_command)

@@ -166,6 +166,23 @@ def interrupt(chat_id: str, *, wait: bool) -> None:
         click.echo(client.interrupt(chat_id, wait=wait))
 
 
+@click.command()
+@click.argument("chat_id", metavar="CHAT")
+@click.option("--wait", is_flag=True, help="Until the summary is stored.")
+@click.option("--follow", is_flag=True, help="Show how it goes.")
+def compact(chat_id: str, *, wait: bool, follow: bool) -> None:
+    """Have CHAT summarised for the model; people still see all of it. Also after an error."""
+    with one_sentence(), connect() as client:
+        start = client.cursor(chat_id)
+        turn = client.compact(chat_id)
+        if follow:
+            show_events(client, chat_id, start, as_json=False, until_rest=True)
+        elif wait:
+            click.echo(_awaited(turn)["state"])
+        else:
+            click.echo(turn.status)
+
+
 def show_events(
     client: Client, chat_id: str, after: str | None, *, as_json: bool, until_rest: bool
 ) -> None:
@@ -197,11 +214,15 @@ def _tell_the_error(client: Client, chat_id: str, teller: Teller, *, as_json: bo
     raise click.exceptions.Exit(1)
 
 
-def _print_answer(turn: Turn, *, as_json: bool) -> None:
+def _awaited(turn: Turn) -> dict[str, Any]:
     try:
-        answer = turn.get()
+        return turn.get()
     except TurnFailed as failure:
         raise Failed(f"{failure.args[0]} ({failure.kind})") from None
+
+
+def _print_answer(turn: Turn, *, as_json: bool) -> None:
+    answer = _awaited(turn)
     if as_json:
         _print_json(answer)
     else:

@@ -79,6 +79,8 @@ class ModelRequest:
     options: Options = field(default_factory=Options)
     attempt: int = 0
     """How often this very call has failed before."""
+    tool_use: bool = True
+    """False: the tools are there for the calls in history to refer to, and must not be used."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Self, TypeVar
 from rejoinder.core.errors import Rejected
 
 T = TypeVar("T")
+PERCENT = 100
 
 
 def _set(default: T, says: str) -> T:
@@ -34,6 +35,10 @@ class Settings:
     )
     database_pool: int = _set(10, "connections to Postgres that one process keeps")
     max_steps: int = _set(1200, "steps of one turn, before it is stopped with a notice")
+    compact_at: int = _set(
+        70, "percent of a model's context from which on a chat is summarised; 100: never"
+    )
+    compaction_model: str = _set("", "the model that writes summaries, if not the chat's own")
     heartbeat_seconds: float = _set(5.0, "how often a worker process says that it lives")
     dead_after_seconds: float = _set(15.0, "silence after which a worker process counts as dead")
     drain_seconds: float = _set(
@@ -61,6 +66,11 @@ class Settings:
             raise Rejected(
                 "REJOINDER_DEAD_AFTER_SECONDS is less than two heartbeats",
                 "a live worker would be taken for dead; raise it",
+            )
+        if settings.compact_at > PERCENT:
+            raise Rejected(
+                f"REJOINDER_COMPACT_AT is {settings.compact_at}",
+                "it is a percentage: give 1 to 99, or 100 for never",
             )
         return settings
 
