@@ -102,7 +102,7 @@ def _wrong_calls(change: Change, open_calls: calls.Calls) -> list[str]:
             return ["tool calls are open although it is the user's turn"]
         case Status.REQUIRES_ACTION if not calls.unanswered(open_calls, CallKind.CLIENT):
             return ["it requires action but no client call is open"]
-        case Status.SLEEPING if not calls.unanswered(open_calls, CallKind.EXTERNAL):
+        case Status.SLEEPING if not calls.elsewhere(open_calls):
             return ["it sleeps but no outside call is open"]
     return []
 
