@@ -7,13 +7,14 @@ never a failure of the chat. The transitions are `models/machine/agents.py`; doc
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic import Field
+from sqlalchemy.orm import Session
 
 from models import machine, trees
 from models.engine import transaction
@@ -47,6 +48,7 @@ DELEGATE = Text(
 )
 """What a child is told beside its parent's own instructions."""
 
+_Act = Callable[[Session, machine.Limits], tuple[Effects, ...]]
 Ids = Annotated[list[UUID], Field(min_length=1, max_length=MOST_IDS)]
 
 
@@ -77,10 +79,10 @@ def spawn_agent(
             provider_for(model)
         title = (title or "").strip()[:MOST_TITLE] or None
         errand = machine.Errand(prompt, DELEGATE, title, model)
-        (effects,) = _publish_after(
+        _, child = _publish_after(
             lambda tx, limits: (machine.spawn(tx, _caller(context), errand, limits),)
         )
-        return _shown(_look([effects.chat_id])[effects.chat_id])
+        return _shown(child)
 
 
 @tool(idempotent=True)
@@ -97,13 +99,13 @@ def message_agent(
         interrupt: Stop what it does now, and work on this instead.
     """
     with _refusals():
-        effects, *_ = _publish_after(
+        effects, child = _publish_after(
             lambda tx, limits: machine.message_agent(
                 tx, _caller(context), chat_id, (Text(message),), limits, interrupt=interrupt
             )
         )
-        told = _shown(_look([chat_id])[chat_id])
-        return {**told, "queued": effects.queued_id is not None, "interrupted": _stopped(effects)}
+        queued = effects.queued_id is not None
+        return {**_shown(child), "queued": queued, "interrupted": _stopped(effects)}
 
 
 @tool(idempotent=True)
@@ -115,8 +117,8 @@ def interrupt_agent(context: ToolContext, chat_id: UUID) -> dict[str, Json]:
     """
     with _refusals():
         _refuse_strangers(context.chat_id, [chat_id])
-        effects, *_ = _publish_after(lambda tx, _: machine.interrupt_tree(tx, chat_id))
-        return {**_shown(_look([chat_id])[chat_id]), "interrupted": _stopped(effects)}
+        effects, child = _publish_after(lambda tx, _: machine.interrupt_tree(tx, chat_id))
+        return {**_shown(child), "interrupted": _stopped(effects)}
 
 
 @tool(idempotent=True)
@@ -270,28 +272,23 @@ def _caller(context: ToolContext) -> machine.Caller:
     return machine.Caller(context.chat_id, context.turn_id, key)
 
 
-def _publish_after(act: Any) -> tuple[Effects, ...]:
-    """Run transitions in one transaction, and publish what follows."""
+def _publish_after(act: _Act) -> tuple[Effects, trees.Below]:
+    """Run transitions in one transaction, publish what follows, and tell of the first's chat."""
     runtime = current()
     settings = runtime.settings
     limits = machine.Limits(settings.agent_depth, settings.agents_at_once, settings.agents_total)
 
     @patiently
-    def run() -> tuple[Effects, ...]:
+    def run() -> tuple[tuple[Effects, ...], trees.Below]:
         with transaction(runtime.engine) as tx:
-            done: tuple[Effects, ...] = act(tx, limits)
-        return done
+            done = act(tx, limits)
+            (child,) = trees.look(tx, [done[0].chat_id]).values()
+        return done, child
 
-    all_effects = run()
+    all_effects, child = run()
     for effects in all_effects:
         publish(runtime, effects)
-    return all_effects
-
-
-@patiently
-def _look(ids: Sequence[UUID]) -> dict[UUID, trees.Below]:
-    with transaction(current().engine) as tx:
-        return trees.look(tx, ids)
+    return all_effects[0], child
 
 
 @patiently
