@@ -102,6 +102,21 @@ SELECT c.id AS chat_id
    FOR NO KEY UPDATE SKIP LOCKED
 """)
 
+_WAITS_OVER = text("""
+SELECT c.id AS chat_id
+  FROM rejoinder.chats AS c
+ WHERE c.deadline IS NOT NULL AND c.status = 'sleeping' AND c.id <> ALL(CAST(:skip AS uuid[]))
+   AND EXISTS (
+       SELECT FROM rejoinder.tool_calls AS k
+        WHERE k.chat_id = c.id AND NOT k.settled AND k.kind = 'children' AND k.result IS NULL
+          AND k.approval IS DISTINCT FROM 'wanted'
+          AND NOT EXISTS (
+              SELECT FROM unnest(k.waits_for) AS w(id) JOIN rejoinder.chats AS b ON b.id = w.id
+               WHERE b.status NOT IN ('waiting', 'error')))
+ LIMIT :limit
+   FOR NO KEY UPDATE OF c SKIP LOCKED
+""")
+
 _ANNOUNCED = text("""
 UPDATE rejoinder.turns SET announced = true WHERE id = ANY(CAST(:ids AS uuid[]))
 """)
@@ -326,6 +341,18 @@ def expired(tx: Session, *, limit: int = 100, skip: Sequence[UUID] = ()) -> list
     """Parked chats past their deadline; locked. Index: chats_parked, in its own order."""
     given = {"limit": limit, "skip": [str(chat) for chat in skip]}
     return [row.chat_id for row in tx.execute(_EXPIRED, given)]
+
+
+def waits_over(tx: Session, *, limit: int = 100, skip: Sequence[UUID] = ()) -> list[UUID]:
+    """Chats that sleep for children none of which is busy any more (or there at all); locked.
+
+    Whoever should have woken them died between a child's commit and its word. Indexes: chats_parked
+    (all that is parked), then tool_calls_open and chats_pkey. SKIP LOCKED: one that is being woken
+    needs nobody else. Safe without locking the children: one that gets busy again meanwhile only
+    means that the parent looks at it, and goes back to sleep.
+    """
+    given = {"limit": limit, "skip": [str(chat) for chat in skip]}
+    return [row.chat_id for row in tx.execute(_WAITS_OVER, given)]
 
 
 def due(tx: Session) -> int:

@@ -6,6 +6,7 @@ refusal is a `Rejected` that says what to do; nothing is half-done. Reads return
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -18,7 +19,7 @@ from rejoinder import requests
 from rejoinder.core import parts
 from rejoinder.core.effects import Effects
 from rejoinder.core.errors import Rejected, Unavailable
-from rejoinder.core.messages import TitleSource
+from rejoinder.core.messages import TitleSource, WhenBusy
 from rejoinder.core.parts import ToolResult
 from rejoinder.providers import provider_for
 from tasks import app
@@ -124,11 +125,12 @@ def create_chat(tx: Session, ask: requests.CreateChat) -> Effects:
 
 
 @front_door("send_message", requests.SendMessage)
-def send_message(tx: Session, ask: requests.SendMessage) -> Effects:
+def send_message(tx: Session, ask: requests.SendMessage) -> tuple[Effects, ...]:
     """Send a message: into the chat, into its queue, or instead of what it is doing."""
     if ask.model:
         provider_for(ask.model)
-    return machine.send(
+    send = partial(
+        machine.send,
         tx,
         ask.chat_id,
         parts.load(ask.content),
@@ -136,14 +138,19 @@ def send_message(tx: Session, ask: requests.SendMessage) -> Effects:
         model=ask.model,
         key=ask.key,
     )
+    if ask.when_busy is WhenBusy.INTERRUPT:
+        return machine.supersede(tx, ask.chat_id, send)
+    return (send(),)
 
 
 @front_door("edit_message", requests.EditMessage)
-def edit_message(tx: Session, ask: requests.EditMessage) -> Effects:
+def edit_message(tx: Session, ask: requests.EditMessage) -> tuple[Effects, ...]:
     """Replace a user's message; what came after it is gone."""
     if ask.model:
         provider_for(ask.model)
-    return machine.edit(tx, ask.chat_id, ask.message_id, parts.load(ask.content), ask.model)
+    content = parts.load(ask.content)
+    edit = partial(machine.edit, tx, ask.chat_id, ask.message_id, content, ask.model)
+    return machine.supersede(tx, ask.chat_id, edit)
 
 
 @front_door("interrupt", requests.Interrupt)
@@ -155,9 +162,10 @@ def interrupt(tx: Session, ask: requests.Interrupt) -> tuple[Effects, ...]:
 
 
 @front_door("promote_queued", requests.QueuedMessage)
-def promote_queued(tx: Session, ask: requests.QueuedMessage) -> Effects:
+def promote_queued(tx: Session, ask: requests.QueuedMessage) -> tuple[Effects, ...]:
     """Let a queued message come next, now."""
-    return machine.promote_queued(tx, ask.chat_id, ask.queued_id)
+    promote = partial(machine.promote_queued, tx, ask.chat_id, ask.queued_id)
+    return machine.supersede(tx, ask.chat_id, promote)
 
 
 @front_door("delete_queued", requests.QueuedMessage)

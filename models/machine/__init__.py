@@ -5,6 +5,7 @@ Each runs in the caller's transaction (`models.engine.transaction`), locks one c
 `Effects` for the caller to publish after the commit. `claim` is in `models/claims.py`.
 """
 
+from models.machine.agents import Caller, Errand, Limits, message_agent, spawn
 from models.machine.answers import approve, submit_results
 from models.machine.by_app import (
     NewChat,
@@ -34,9 +35,12 @@ from models.machine.by_worker import (
     store_compaction,
 )
 from models.machine.reconcile import reconcile
-from models.machine.trees import archive, interrupt_tree, set_budget, unarchive
+from models.machine.trees import archive, interrupt_tree, set_budget, supersede, unarchive
 
 __all__ = [
+    "Caller",
+    "Errand",
+    "Limits",
     "NewChat",
     "approve",
     "archive",
@@ -51,6 +55,7 @@ __all__ = [
     "finish_turn",
     "interrupt",
     "interrupt_tree",
+    "message_agent",
     "promote_queued",
     "reconcile",
     "record",
@@ -64,9 +69,11 @@ __all__ = [
     "set_budget",
     "set_title",
     "sleep",
+    "spawn",
     "start_tools",
     "store_compaction",
     "submit_results",
+    "supersede",
     "unarchive",
     "wake",
 ]

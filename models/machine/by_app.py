@@ -81,7 +81,7 @@ def create(tx: Session, new: NewChat) -> Effects:
         }
         again = keys.take(tx, new.owner, new.key, request, chat_id=chat_id, turn_id=turn_id)
         if again is not None:
-            return _as_before(tx, again.chat_id, again.turn_id)
+            return as_before(tx, again.chat_id, again.turn_id)
     chat = Chat(
         id=chat_id,
         owner=new.owner,
@@ -137,7 +137,7 @@ def send(  # noqa: PLR0913  # the message, and how to say it
         }
         again = keys.take(tx, owner, key, request, chat_id=chat_id, turn_id=turn_id)
         if again is not None:
-            return _as_before(tx, again.chat_id, again.turn_id)
+            return as_before(tx, again.chat_id, again.turn_id)
     change = begin(tx, chat_id, _SEND[when_busy])
     message = NewMessage(Role.USER, content, model=model and plain("The model", model))
     queued_id = None
@@ -299,7 +299,7 @@ def _owner(tx: Session, chat_id: UUID) -> str:
     return owner
 
 
-def _as_before(tx: Session, chat_id: UUID, turn_id: UUID) -> Effects:
+def as_before(tx: Session, chat_id: UUID, turn_id: UUID) -> Effects:
     """What a repeated request gets: the first one's ids, and nothing to publish."""
     chat = tx.get_one(Chat, chat_id)
     turn = tx.get_one(Turn, turn_id)

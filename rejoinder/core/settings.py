@@ -51,6 +51,9 @@ class Settings:
     step_seconds: float = _set(900.0, "how long one step may take")
     tool_seconds: float = _set(300.0, "how long one tool call may take, if it does not say")
     park_seconds: float = _set(300.0, "how long a chat waits for answers from outside")
+    agent_depth: int = _set(1, "how deep agents may start agents: 1 is a chat and its own")
+    agents_at_once: int = _set(10, "agents of one chat that may work at once")
+    agents_total: int = _set(100, "chats that one tree of agents may have, its root included")
 
     @classmethod
     def load(cls, environ: Mapping[str, str]) -> Self:
