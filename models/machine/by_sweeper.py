@@ -84,6 +84,8 @@ def expire(tx: Session, chat_id: UUID) -> Effects:
     looks = [call for call in late if call.kind is CallKind.CHILDREN]
     if left and not looks and (later := [call.deadline for call in left if call.deadline]):
         change.to(chat.status, deadline=min(later), action=chat.action)
+        if asking:
+            calls.ask(change, left)  # fewer than before
     else:
         queue.go_on(change)
     return change.effects()

@@ -15,7 +15,7 @@ from models.machine.change import Change, begin
 from models.tables import QueuedMessage, Turn
 from rejoinder.core.effects import Cause, Effects, TurnEnd
 from rejoinder.core.limits import MAX_QUEUED
-from rejoinder.core.messages import CallKind, Failure, TurnState
+from rejoinder.core.messages import ActionKind, Failure, TurnState
 from rejoinder.core.state import AT_REST, LEASED, PARKED, Status, Transition, possible
 
 
@@ -100,9 +100,11 @@ def _wrong_calls(change: Change, open_calls: calls.Calls) -> list[str]:
     match change.chat.status:
         case Status.WAITING if open_calls:
             return ["tool calls are open although it is the user's turn"]
-        case Status.REQUIRES_ACTION if not calls.unanswered(open_calls, CallKind.CLIENT):
-            return ["it requires action but no client call is open"]
-        case Status.SLEEPING if not calls.unanswered(open_calls, CallKind.EXTERNAL):
+        case Status.REQUIRES_ACTION if change.chat.action is ActionKind.BUDGET:
+            return []
+        case Status.REQUIRES_ACTION if not calls.asking(open_calls):
+            return ["it requires action but no call asks for any"]
+        case Status.SLEEPING if not calls.elsewhere(open_calls):
             return ["it sleeps but no outside call is open"]
     return []
 
