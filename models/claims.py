@@ -130,6 +130,11 @@ SELECT t.id, t.chat_id, t.state, t.answer_id, t.error, m.parts
  LIMIT :limit
 """)
 
+_SENT = text("""
+UPDATE rejoinder.tool_calls SET sent = true
+ WHERE chat_id = :chat_id AND external_id = :external_id AND NOT settled
+""")
+
 _REDISPATCH = text("""
 WITH overdue AS (
     SELECT c.id
@@ -309,6 +314,12 @@ def announced(engine: Engine, turn_ids: Sequence[UUID]) -> None:
     """Note that the results of these turns were stored for those who wait for them."""
     with engine.begin() as connection:
         connection.execute(_ANNOUNCED, {"ids": [str(turn_id) for turn_id in turn_ids]})
+
+
+def sent(engine: Engine, chat_id: UUID, external_id: str) -> None:
+    """Note that the broker took another app's task. Index: tool_calls_open. Locks that one call."""
+    with engine.begin() as connection:
+        connection.execute(_SENT, {"chat_id": chat_id, "external_id": external_id})
 
 
 def unannounced(tx: Session, *, limit: int = 100) -> list[tuple[UUID, TurnEnd]]:

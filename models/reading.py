@@ -1,6 +1,7 @@
 """What apps ask about chats: one chat, many chats, messages. Values ready for JSON; no locks."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -9,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from models.tables import Chat, Message, QueuedMessage, ToolCallRow
 from rejoinder.core.errors import Rejected
-from rejoinder.core.messages import ANSWERED, Visibility
+from rejoinder.core.messages import ANSWERED, ActionKind, Visibility
 from rejoinder.core.state import Status
 
 MOST = 200
@@ -34,12 +35,33 @@ def get_chat(tx: Session, chat_id: UUID) -> dict[str, Any]:
     return {
         **_chat(chat),
         "queue": [{"id": q.id, "turn_id": str(q.turn_id), "parts": q.parts} for q in queue],
-        "open_calls": [
-            {"call_id": c.call_id, "name": c.name, "arguments": c.arguments, "kind": c.kind}
-            for c in calls
-            if c.state not in ANSWERED
-        ],
+        "action": _action(chat),
+        "open_calls": [_open_call(call) for call in calls if call.state not in ANSWERED],
     }
+
+
+def _action(chat: Chat) -> dict[str, Any] | None:
+    """What somebody outside has to do, and until when: see `open_calls`, or the budget."""
+    if chat.status is not Status.REQUIRES_ACTION:
+        return None
+    kind = chat.action or ActionKind.CALLS  # the release before this one did not say
+    return {"kind": str(kind), "deadline": _moment(chat.deadline)}
+
+
+def _open_call(call: ToolCallRow) -> dict[str, Any]:
+    return {
+        "call_id": call.call_id,
+        "name": call.name,
+        "arguments": call.arguments,
+        "kind": str(call.kind),
+        "state": str(call.state),
+        "approval": str(call.approval) if call.approval else None,
+        "deadline": _moment(call.deadline),
+    }
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment else None
 
 
 def list_chats(  # noqa: PLR0913  # filters
@@ -105,8 +127,8 @@ def _chat(chat: Chat) -> dict[str, Any]:
         "last_error": chat.last_error,
         "retry_state": chat.retry_state,
         "attempt": chat.attempt,
-        "run_after": chat.run_after.isoformat() if chat.run_after else None,
-        "deadline": chat.deadline.isoformat() if chat.deadline else None,
+        "run_after": _moment(chat.run_after),
+        "deadline": _moment(chat.deadline),
         "version": chat.snapshot_version,
         "created_at": chat.created_at.isoformat(),
         "updated_at": chat.updated_at.isoformat(),

@@ -233,10 +233,11 @@ class Fleet:
         *,
         ready_when: str,
         env: Mapping[str, str] | None = None,
+        app: str = "tasks",
     ) -> Member:
         """Start `celery -A tasks …`, in a session of its own: the terminal's Ctrl-C is for us."""
         log = self.logs / f"{name}.log"
-        celery = [sys.executable, "-m", "celery", "-A", "tasks", "--quiet", *arguments]
+        celery = [sys.executable, "-m", "celery", "-A", app, "--quiet", *arguments]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-S", TETHERED, str(os.getpid()), *celery],

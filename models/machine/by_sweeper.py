@@ -87,6 +87,8 @@ def expire(tx: Session, chat_id: UUID) -> Effects:
     if left and not children:
         deadline = min(call.deadline or chat.deadline for call in left)
         change.to(chat.status, deadline=deadline, action=chat.action)
+        if chat.status is Status.REQUIRES_ACTION:
+            calls.ask(change, left)  # fewer than before
     else:
         queue.go_on(change)
     return change.effects()

@@ -29,6 +29,9 @@ DUE_GAP = timedelta(seconds=2)
 """How long after its moment a waiting retry counts as forgotten: the process that kept the time is
 gone. Short, because the message is not in any queue yet."""
 
+LOOK_AFTER = timedelta(seconds=10)
+"""How long another app's task has before the sweep looks whether its answer got lost."""
+
 REDISPATCH_FIRST = timedelta(seconds=10)
 REDISPATCH_MOST = timedelta(minutes=5)
 

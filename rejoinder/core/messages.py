@@ -178,6 +178,8 @@ class Default:
     approve: bool | None = None
     content: Json = None
     is_error: bool = False
+    seconds: float | None = None
+    """For an approval: how long to wait for it; None: as long as the chat says."""
 
 
 @dataclass(frozen=True)
