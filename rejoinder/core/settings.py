@@ -28,6 +28,12 @@ class Settings:
     redis_prefix: str = _set("rejoinder:", "what every key of ours in Redis begins with")
     celery_prefix: str = _set("", "what Celery's keys in Redis begin with; callers need the same")
     model: str = _set("scripted:demo", "the model of chats that name none")
+    prices: str = _set(
+        "", "prices of models that come before the table's: JSON, or a file; see docs/accounts.md"
+    )
+    title_model: str = _set(
+        "", "the model that names chats; empty is each chat's own, `off` names none"
+    )
     tools: str = _set("", "modules with tools to load, separated by commas")
     concurrency: int = _set(
         100, "steps that one worker runs at once (prefork: as many as there are CPUs)"
@@ -46,6 +52,9 @@ class Settings:
     step_seconds: float = _set(900.0, "how long one step may take")
     tool_seconds: float = _set(300.0, "how long one tool call may take, if it does not say")
     park_seconds: float = _set(300.0, "how long a chat waits for answers from outside")
+    budget_seconds: float = _set(
+        604_800.0, "how long a chat whose budget is used up waits for a larger one"
+    )
 
     @classmethod
     def load(cls, environ: Mapping[str, str]) -> Self:

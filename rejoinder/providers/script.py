@@ -97,6 +97,8 @@ class Script(_Data):
     turns: tuple[Annotated[tuple[Step, ...], Field(min_length=1)], ...] = ()
     repeat: bool = False
     context_limit: int = Field(default=CONTEXT_LIMIT, ge=1)
+    titles: bool = False
+    """Whether it may be asked for a chat's title."""
 
     @model_validator(mode="before")
     @classmethod
