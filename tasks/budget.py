@@ -6,7 +6,7 @@ look at the same moment may each make one call: that is the most by which a tree
 besides what the last answers themselves take.
 """
 
-import json
+from collections.abc import Mapping, Sequence
 
 from models import accounts, machine
 from models.snapshot import Loaded
@@ -14,12 +14,14 @@ from rejoinder.core import parts
 from rejoinder.core.failures import FailureKind
 from rejoinder.core.messages import Budget, Failure, Usage
 from rejoinder.core.model import ModelRequest
+from rejoinder.core.parts import Json
 from rejoinder.providers.errors import ProviderError
 from tasks.held import Held
 
 CHARACTERS_PER_TOKEN = 4
 BLOCK_TOKENS = 2_000
-"""An image or another block of data: its size says nothing about its tokens."""
+"""An image, or another block of data: the length of its text says nothing about its tokens."""
+_DATA = frozenset({"data", "signature"})
 
 
 def parks(held: Held, loaded: Loaded, model: str, request: ModelRequest) -> bool:
@@ -52,20 +54,22 @@ def parks(held: Held, loaded: Loaded, model: str, request: ModelRequest) -> bool
 
 def tokens_of(request: ModelRequest) -> int:
     """About how many tokens the prompt has."""
-    said = sum(_tokens(part) for message in request.messages for part in message.parts)
-    tools = sum(len(tool.description) + len(json.dumps(tool.schema)) for tool in request.tools)
-    return 1 + said + tools // CHARACTERS_PER_TOKEN
+    said = [parts.to_json(part) for message in request.messages for part in message.parts]
+    tools = [(tool.name, tool.description, tool.schema) for tool in request.tools]
+    return 1 + (_characters(said) + _characters(tools)) // CHARACTERS_PER_TOKEN
 
 
-def _tokens(part: parts.Part) -> int:
-    match part:
-        case parts.Text(text) | parts.Reasoning(text) | parts.ToolResult(_, str(text)):
-            return 1 + len(text) // CHARACTERS_PER_TOKEN
-        case parts.ToolCall(_, name, arguments):
-            return 1 + (len(name) + len(json.dumps(arguments))) // CHARACTERS_PER_TOKEN
+def _characters(value: Json, key: str = "") -> int:
+    match value:
+        case str():
+            most = BLOCK_TOKENS * CHARACTERS_PER_TOKEN if key in _DATA else len(value)
+            return min(len(value), most)
+        case Mapping():
+            return sum(len(name) + _characters(each, name) for name, each in value.items())
+        case Sequence():
+            return sum(_characters(each) for each in value)
         case _:
-            size = len(json.dumps(parts.to_json(part))) // CHARACTERS_PER_TOKEN
-            return 1 + min(size, BLOCK_TOKENS)
+            return CHARACTERS_PER_TOKEN
 
 
 def _without_price(model: str) -> Failure:
