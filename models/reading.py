@@ -8,6 +8,8 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from models import accounts, trees
+from models.machine.history import cost_of
 from models.tables import Chat, Message, QueuedMessage, ToolCallRow
 from rejoinder.core.errors import Rejected
 from rejoinder.core.messages import ANSWERED, ActionKind, Visibility
@@ -34,6 +36,7 @@ def get_chat(tx: Session, chat_id: UUID) -> dict[str, Any]:
     )
     return {
         **_chat(chat),
+        **_accounts(tx, chat),
         "queue": [{"id": q.id, "turn_id": str(q.turn_id), "parts": q.parts} for q in queue],
         "action": _action(chat),
         "open_calls": [_open_call(call) for call in calls if call.state not in ANSWERED],
@@ -118,8 +121,11 @@ def _chat(chat: Chat) -> dict[str, Any]:
         "owner": chat.owner,
         "parent_id": str(chat.parent_id) if chat.parent_id else None,
         "labels": chat.labels,
+        "title": chat.title,
+        "title_source": str(chat.title_source),
         "model": chat.model,
         "status": str(chat.status),
+        "action": str(chat.action) if chat.action else None,
         "archived": chat.archived,
         "turn_id": str(chat.turn_id) if chat.turn_id else None,
         "step_id": str(chat.step_id) if chat.step_id else None,
@@ -135,25 +141,22 @@ def _chat(chat: Chat) -> dict[str, Any]:
     }
 
 
-def _message(message: Message) -> dict[str, Any]:
-    usage = {
-        name: getattr(message, name)
-        for name in (
-            "input_tokens",
-            "output_tokens",
-            "cache_read_tokens",
-            "cache_write_tokens",
-            "reasoning_tokens",
-            "runtime_ms",
-        )
-        if getattr(message, name) is not None
+def _accounts(tx: Session, chat: Chat) -> dict[str, Any]:
+    """What the chat has used, what its whole tree has, and what that may use."""
+    return {
+        "usage": accounts.told(accounts.used_by(chat)),
+        "tree_usage": accounts.told(trees.used(tx, chat.root_id)),
+        "budget": accounts.told_budget(trees.budget_of(tx, chat)),
     }
+
+
+def _message(message: Message) -> dict[str, Any]:
     return {
         "id": message.id,
         "turn_id": str(message.turn_id) if message.turn_id else None,
         "role": str(message.role),
         "parts": message.parts,
         "model": message.model,
-        "usage": usage,
+        "usage": cost_of(message),
         "created_at": message.created_at.isoformat(),
     }

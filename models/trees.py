@@ -1,6 +1,6 @@
 """Reading a chat's tree: who is in it, how they are, what it has used, what it may use.
 
-No locks: sums over a tree are right up to calls that are under way. What changes a tree is
+No locks but one: sums over a tree are right up to calls that are under way. What changes a tree is
 `machine/trees.py` and `machine/agents.py`.
 """
 
@@ -44,6 +44,17 @@ def budget_of(tx: Session, chat: Chat) -> Budget:
         select(Chat.budget_tokens, Chat.budget_micros).where(Chat.id == chat.root_id)
     ).one()
     return Budget(tokens, micros)
+
+
+def lock_budget(tx: Session, chat_id: UUID) -> Budget:
+    """What the chat's tree may use, and goes on to until this transaction ends."""
+    root_id = select(Chat.root_id).where(Chat.id == chat_id).scalar_subquery()
+    found = tx.execute(
+        select(Chat.budget_tokens, Chat.budget_micros)
+        .where(Chat.id == root_id)
+        .with_for_update(key_share=True)
+    ).one_or_none()
+    return Budget(*found) if found else Budget()
 
 
 def used(tx: Session, root_id: UUID) -> Used:

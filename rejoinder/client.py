@@ -8,6 +8,7 @@ again by the tasks; a refusal raises `Rejected` with what to do.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
 
@@ -260,8 +261,14 @@ class Client:
         return self.call("unarchive", requests.OneChat, chat_id=chat_id)
 
     def get_chat(self, chat_id: Id) -> dict[str, Any]:
-        """One chat: status, queue, open calls, error."""
+        """One chat: status, queue, open calls, error, usage and budget."""
         return self.call("get_chat", requests.OneChat, chat_id=chat_id)
+
+    def get_usage(
+        self, owner: str, *, since: datetime | None = None, until: datetime | None = None
+    ) -> dict[str, Any]:
+        """What an owner's chats used, by model: from `since`, to before `until`, with time zone."""
+        return self.call("get_usage", requests.GetUsage, owner=owner, since=since, until=until)
 
     def list_chats(self, owner: str, **filters: Any) -> dict[str, Any]:
         """An owner's chats, newest first; filters: status, labels, archived, before, limit."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 from pydantic import (
+    AwareDatetime,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -19,8 +20,9 @@ from pydantic import (
 )
 
 from rejoinder.core.errors import Rejected
-from rejoinder.core.limits import MOST_CLIENT_TOOLS, MOST_TITLE
+from rejoinder.core.limits import MOST_BUDGET, MOST_CLIENT_TOOLS, MOST_TITLE
 from rejoinder.core.messages import Budget, WhenBusy
+from rejoinder.core.money import MICROS
 from rejoinder.core.options import ApprovalPolicy
 from rejoinder.core.state import Status
 
@@ -56,13 +58,13 @@ class ClientToolIn(Request):
 class BudgetIn(Request):
     """What a chat and its children may use together; what is left out has no limit."""
 
-    tokens: Annotated[int, Field(ge=0)] | None = None
-    cost: Annotated[Decimal, Field(ge=0, max_digits=15)] | None = None
+    tokens: Annotated[int, Field(ge=0, le=MOST_BUDGET)] | None = None
+    cost: Annotated[Decimal, Field(ge=0, le=MOST_BUDGET // MICROS)] | None = None
     """In dollars."""
 
     def value(self) -> Budget:
         """As it is stored."""
-        micros = None if self.cost is None else int(self.cost * 1_000_000)
+        micros = None if self.cost is None else int(self.cost * MICROS)
         return Budget(self.tokens, micros)
 
 
@@ -189,6 +191,14 @@ class SetBudget(OneChat):
     """set_budget."""
 
     budget: BudgetIn
+
+
+class GetUsage(Request):
+    """get_usage."""
+
+    owner: str
+    since: AwareDatetime | None = None
+    until: AwareDatetime | None = None
 
 
 class ListChats(Request):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from models import machine, reading
+from models import accounts, machine, reading
 from models.engine import transaction
 from models.machine import NewChat
 from rejoinder import requests
@@ -239,6 +239,12 @@ def unarchive(tx: Session, ask: requests.OneChat) -> tuple[Effects, ...]:
 def get_chat(tx: Session, ask: requests.OneChat) -> dict[str, Any]:
     """One chat."""
     return reading.get_chat(tx, ask.chat_id)
+
+
+@front_door("get_usage", requests.GetUsage)
+def get_usage(tx: Session, ask: requests.GetUsage) -> dict[str, Any]:
+    """What an owner's chats have used in a period, by model."""
+    return accounts.owner_usage(tx, ask.owner, since=ask.since, until=ask.until)
 
 
 @front_door("list_chats", requests.ListChats)

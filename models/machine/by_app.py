@@ -245,8 +245,18 @@ def retry(tx: Session, chat_id: UUID) -> Effects:
     return change.effects()
 
 
-def set_title(tx: Session, chat_id: UUID, title: str, source: TitleSource) -> Effects:
-    """set_title: a name for people. A model's only where nobody chose one; nothing else changes."""
+def set_title(
+    tx: Session,
+    chat_id: UUID,
+    title: str,
+    source: TitleSource,
+    *,
+    call: NewMessage | None = None,
+) -> Effects:
+    """set_title: a name for people. A model's only where nobody chose one; nothing else changes.
+
+    `call` is what the model took to find it: it is counted in any case, and goes nowhere else.
+    """
     change = begin(tx, chat_id, Transition.SET_TITLE)
     title = " ".join(title.split())
     if not title or len(title) > MOST_TITLE:
@@ -254,8 +264,10 @@ def set_title(tx: Session, chat_id: UUID, title: str, source: TitleSource) -> Ef
             f"The title is empty or longer than {MOST_TITLE} characters", "give a short one"
         )
     chat = change.chat
+    if call is not None:
+        history.count(change, call)
     if source is TitleSource.MODEL and chat.title_source is not TitleSource.WORDS:
-        return change.nothing()
+        return change.effects() if call else change.nothing()
     chat.title, chat.title_source = title, source
     change.events.append(Event(EventKind.TITLE, {"title": title, "source": source}))
     return change.effects()

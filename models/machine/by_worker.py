@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
+from models import trees
 from models.machine import calls, history, queue
 from models.machine.change import Change, after, begin
 from models.tables import Turn
@@ -18,6 +19,7 @@ from rejoinder.core.effects import Effects, Event, EventKind, Fence
 from rejoinder.core.errors import Rejected
 from rejoinder.core.messages import (
     ActionKind,
+    Budget,
     CallPlan,
     Compaction,
     Failure,
@@ -158,12 +160,21 @@ def require_action(
 
 
 def exceed_budget(
-    tx: Session, fence: Fence, *, deadline_seconds: float, spent: Mapping[str, Json]
+    tx: Session, fence: Fence, *, budget: Budget, deadline_seconds: float, spent: Mapping[str, Json]
 ) -> Effects:
-    """exceed_budget: running → requires_action, until the budget is raised."""
+    """exceed_budget: running → requires_action, until the budget is raised.
+
+    `budget` is the one that was found too small. If it has been changed since, nobody would tell
+    the chat again: it is runnable at once, and looks anew. The root is locked first, as by whoever
+    changes the budget.
+    """
+    allowed = trees.lock_budget(tx, fence.chat_id)
     change = begin(tx, fence.chat_id, Transition.EXCEED_BUDGET, fence=fence)
     _refuse_open_calls(change, "The chat cannot wait for its budget")
     change.chat.crashes = 0
+    if allowed != budget:
+        queue.go_on(change)
+        return change.effects()
     deadline = after(change.now, deadline_seconds)
     change.to(Status.REQUIRES_ACTION, deadline=deadline, action=ActionKind.BUDGET)
     change.events.append(

@@ -16,6 +16,7 @@ from models.types import plain
 from rejoinder.core import parts
 from rejoinder.core.effects import Event, EventKind, TurnEnd
 from rejoinder.core.messages import Failure, NewMessage, Role, TurnKind, TurnState, Usage
+from rejoinder.core.money import dollars
 from rejoinder.core.parts import Json
 
 
@@ -70,11 +71,15 @@ def cost_of(message: NewMessage | Message) -> dict[str, Json]:
         "runtime_ms": message.runtime_ms,
         "cost_micros": message.cost_micros,
     }
+    if message.cost_micros is not None:
+        told["cost"] = dollars(message.cost_micros)
     return {name: value for name, value in told.items() if value is not None}
 
 
 def count(change: Change, message: NewMessage) -> None:
-    """Add what a model call took to what the chat has used."""
+    """Add what a model call took to what the chat has used. A notice of ours is no call."""
+    if message.model is None and message.usage == Usage():
+        return
     chat, usage = change.chat, message.usage
     chat.used_calls += 1
     chat.used_input += usage.input_tokens or 0

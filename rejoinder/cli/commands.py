@@ -80,7 +80,7 @@ def send(  # noqa: PLR0913  # the options of a command
             show_events(client, turn.chat_id, start, as_json=as_json, until_rest=True)
             click.echo(f"Go on with: rejoinder send --chat {turn.chat_id} …", err=True)
         elif as_json:
-            _print_json({n: v for n, v in vars(turn).items() if n != "client"})
+            print_json({n: v for n, v in vars(turn).items() if n != "client"})
         else:
             click.echo(turn.chat_id)
             if sys.stdout.isatty():
@@ -110,11 +110,16 @@ def show(chat_id: str, *, as_json: bool) -> None:
         chat = client.get_chat(chat_id)
         messages = list(_messages(client, chat_id))
     if as_json:
-        _print_json({**chat, "messages": messages})
+        print_json({**chat, "messages": messages})
         return
     screen = PlainScreen()
     screen.line(f"chat {chat['id']}", Style.BOLD)
-    facts = {"owner": chat["owner"], "model": chat["model"], "status": chat["status"]}
+    facts = {
+        "title": chat["title"],
+        "owner": chat["owner"],
+        "model": chat["model"],
+        "status": chat["status"],
+    }
     facts |= {"labels": chat["labels"], "updated": chat["updated_at"][:19]}
     for name, value in facts.items():
         if value:
@@ -142,7 +147,7 @@ def ls(owner: str | None, status: str | None, limit: int, *, as_json: bool) -> N
     with one_sentence(), connect() as client:
         found = client.list_chats(owner, status=status, limit=limit)
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     if not found["chats"]:
         which = f" with status {status}" if status else ""
@@ -152,7 +157,8 @@ def ls(owner: str | None, status: str | None, limit: int, *, as_json: bool) -> N
         queued = f"  {chat['queue_length']} queued" if chat["queue_length"] else ""
         when = chat["updated_at"][:19].replace("T", " ")
         style = Style.BAD if chat["status"] == Status.ERROR else Style.PLAIN
-        screen.line(f"{chat['id']}  {chat['status']:15}  {when}  {chat['model']}{queued}", style)
+        facts = f"{chat['id']}  {chat['status']:15}  {when}  {chat['model']}{queued}"
+        screen.line(f"{facts}  {chat['title']}".rstrip(), style)
     if found["next"]:
         click.echo(f"There are more; the newest {limit} are shown.", err=True)
 
@@ -195,7 +201,7 @@ def show_events(
                 continue
             cursor = event.cursor
             if as_json:
-                _print_json(vars(event), indent=None)
+                print_json(vars(event), indent=None)
             else:
                 teller.tell(event)
             if until_rest and event.kind == "status" and event.data["status"] in AT_REST:
@@ -224,7 +230,7 @@ def _awaited(turn: Turn) -> dict[str, Any]:
 def _print_answer(turn: Turn, *, as_json: bool) -> None:
     answer = _awaited(turn)
     if as_json:
-        _print_json(answer)
+        print_json(answer)
     else:
         PlainScreen().line(answer["text"] or "")
     if answer["state"] != TurnState.FINISHED:
@@ -239,7 +245,8 @@ def _messages(client: Client, chat_id: str) -> Iterator[Mapping[str, Any]]:
         page = found["next"]
 
 
-def _print_json(value: object, indent: int | None = 2) -> None:
+def print_json(value: object, indent: int | None = 2) -> None:
+    """Print a value for programs."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     click.echo(
         text.encode("utf-8", "backslashreplace").decode()

@@ -12,6 +12,7 @@ from typing import Any
 
 from rejoinder.cli.calls import Call, one_line, progress_of, short
 from rejoinder.cli.screen import SPIN, Screen, Style, width
+from rejoinder.core.messages import ActionKind
 from rejoinder.core.state import BUSY, Status
 from rejoinder.streams import StreamEvent
 
@@ -179,6 +180,11 @@ class Teller:
         self._screen.line(f"{MARK_NOTE} events were missed; from the stored messages:", Style.WARN)
 
     def _on_action_required(self, data: Mapping[str, Any]) -> None:
+        if data.get("kind") == ActionKind.BUDGET:
+            spent = data["spent"]
+            words = f"the budget is used up ({spent['tokens']:,} tokens, ${spent['cost']})"
+            self._screen.line(f"{MARK_NOTE} {words}; it goes on when it is raised", Style.WARN)
+            return
         names = ", ".join(f"{call['name']} ({call['call_id']})" for call in data["calls"])
         self._screen.line(f"{MARK_NOTE} waiting for results from outside: {names}", Style.WARN)
 

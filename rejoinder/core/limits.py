@@ -8,6 +8,9 @@ MAX_QUEUED = 20
 MOST_TITLE = 200
 """Characters of a title."""
 
+MOST_BUDGET = 10**18
+"""Tokens, or millionths of a dollar: what a bigint holds, with room for what is spent beyond."""
+
 MOST_CLIENT_TOOLS = 250
 """Tools that the app can declare for one chat."""
 

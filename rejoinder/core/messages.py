@@ -5,7 +5,7 @@ them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from uuid import UUID
 
@@ -133,6 +133,10 @@ class Used:
     unpriced_calls: int = 0
     """Calls whose cost nobody knows: the cost is at least what it says."""
     runtime_ms: int = 0
+
+    def __add__(self, other: "Used") -> "Used":
+        """Both together."""
+        return Used(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Used)))
 
     @property
     def tokens(self) -> int:

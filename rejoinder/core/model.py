@@ -33,6 +33,8 @@ class Profile:
     max_output_tokens: int
     caching: bool = False
     thinking: bool = False
+    titles: bool = True
+    """Whether it may be asked to name chats, unless another model does."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,14 @@ class PartDone:
 
 
 @dataclass(frozen=True)
+class UsageSoFar:
+    """What the call has taken as far as the provider has told: counts if the answer breaks off."""
+
+    usage: Usage
+    kind: Literal["usage"] = "usage"
+
+
+@dataclass(frozen=True)
 class Reply:
     """The complete answer: the last thing a stream yields, and the only proof that it is one."""
 
@@ -145,5 +155,5 @@ class Progress:
 
 
 Delta: TypeAlias = TextDelta | ReasoningDelta | CallDelta | PartDone
-StreamItem: TypeAlias = Delta | Reply
+StreamItem: TypeAlias = Delta | UsageSoFar | Reply
 LiveItem: TypeAlias = StreamItem | Progress

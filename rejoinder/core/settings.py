@@ -29,6 +29,12 @@ class Settings:
     redis_prefix: str = _set("rejoinder:", "what every key of ours in Redis begins with")
     celery_prefix: str = _set("", "what Celery's keys in Redis begin with; callers need the same")
     model: str = _set("scripted:demo", "the model of chats that name none")
+    prices: str = _set(
+        "", "prices of models that come before the table's: JSON, or a file; see docs/accounts.md"
+    )
+    title_model: str = _set(
+        "", "the model that names chats; empty is each chat's own, `off` names none"
+    )
     tools: str = _set("", "modules with tools to load, separated by commas")
     concurrency: int = _set(
         100, "steps that one worker runs at once (prefork: as many as there are CPUs)"
@@ -54,6 +60,9 @@ class Settings:
     agent_depth: int = _set(1, "how deep agents may start agents: 1 is a chat and its own")
     agents_at_once: int = _set(10, "agents of one chat that may work at once")
     agents_total: int = _set(100, "chats that one tree of agents may have, its root included")
+    budget_seconds: float = _set(
+        604_800.0, "how long a chat whose budget is used up waits for a larger one"
+    )
 
     @classmethod
     def load(cls, environ: Mapping[str, str]) -> Self:

@@ -263,7 +263,9 @@ TABLE: Mapping[Transition, Rule] = {
         _WORKER, "park for answers from outside, with a deadline", {_R: to(_A)}
     ),
     Transition.EXCEED_BUDGET: Rule(
-        _WORKER, "there is not enough left for the next call: park until it is raised", {_R: to(_A)}
+        _WORKER,
+        "not enough left for the next call: park until it is raised; runnable at once if it was",
+        {_R: to(_A, _P)},
     ),
     Transition.SLEEP: Rule(
         _WORKER,

@@ -103,6 +103,8 @@ class Script(_Data):
     summary: Step = Step(text="A scripted summary.")
     """What it says when it is asked for a summary of the conversation."""
     context_limit: int = Field(default=CONTEXT_LIMIT, ge=1)
+    titles: bool = False
+    """Whether it may be asked for a chat's title."""
 
     @model_validator(mode="before")
     @classmethod

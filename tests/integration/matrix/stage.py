@@ -231,7 +231,11 @@ _ACTS: dict[Transition, Callable[[World, Scene], Effects]] = {
         machine.require_action, s.fence, deadline_seconds=300, results=[FOUND_1]
     ),
     Transition.EXCEED_BUDGET: lambda w, s: w.do(
-        machine.exceed_budget, s.fence, deadline_seconds=300, spent={"tokens": 1000}
+        machine.exceed_budget,
+        s.fence,
+        budget=Budget(),
+        deadline_seconds=300,
+        spent={"tokens": 1000},
     ),
     Transition.SLEEP: lambda w, s: w.do(
         machine.sleep, s.fence, deadline_seconds=300, results=[FOUND_1]
