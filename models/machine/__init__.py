@@ -16,6 +16,7 @@ from models.machine.by_app import (
     request_compaction,
     retry,
     send,
+    set_labels,
     set_title,
 )
 from models.machine.by_sweeper import expire, recover, wake
@@ -62,6 +63,7 @@ __all__ = [
     "retry_later",
     "send",
     "set_budget",
+    "set_labels",
     "set_title",
     "sleep",
     "start_tools",

@@ -84,6 +84,8 @@ def expire(tx: Session, chat_id: UUID) -> Effects:
     looks = [call for call in late if call.kind is CallKind.CHILDREN]
     if left and not looks and (later := [call.deadline for call in left if call.deadline]):
         change.to(chat.status, deadline=min(later), action=chat.action)
+        if asking:
+            calls.ask(change, left)
     else:
         queue.go_on(change)
     return change.effects()
@@ -115,6 +117,8 @@ def wake(
         return change.nothing()
     if change.before not in LEASED:  # history is the owner's while there is one
         calls.settle(change, open_calls)
+    if change.before is Status.PENDING:
+        queue.join(change)  # the next step begins with all calls answered
     if change.before is Status.SLEEPING:
         if result is None or waiting == {result.call_id}:
             queue.go_on(change)
