@@ -15,10 +15,10 @@ from sqlalchemy import Engine, Row, TextClause, text
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
-from rejoinder.core.effects import Dispatch, Fence, TurnEnd
+from rejoinder.core.effects import Dispatch, Event, EventKind, Fence, TurnEnd
 from rejoinder.core.limits import REDISPATCH_FIRST, REDISPATCH_MOST, SUSPECT_AT
 from rejoinder.core.messages import TurnState
-from rejoinder.core.parts import load, text_of
+from rejoinder.core.parts import Json, load, text_of
 from rejoinder.core.state import Status
 
 _CLAIM = text("""
@@ -163,6 +163,12 @@ class Claim:
     attempt: int
     snapshot_version: int
     crashes: int
+
+    @property
+    def event(self) -> Event:
+        """What readers are told of it."""
+        told: dict[str, Json] = {"status": Status.RUNNING, "turn_id": str(self.turn_id)}
+        return Event(EventKind.STATUS, {**told, "run_after": None})
 
     @property
     def suspect(self) -> bool:

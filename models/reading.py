@@ -5,10 +5,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from models import accounts, trees
+from models.machine.calls import Calls, asked_for, asking
 from models.machine.history import cost_of
 from models.tables import Chat, Message, QueuedMessage, ToolCallRow
 from rejoinder.core.errors import Rejected
@@ -33,22 +34,14 @@ def get_chat(tx: Session, chat_id: UUID) -> dict[str, Any]:
         select(ToolCallRow)
         .where(ToolCallRow.chat_id == chat_id, ~ToolCallRow.settled)
         .order_by(ToolCallRow.id)
-    )
+    ).all()
     return {
         **_chat(chat),
         **_accounts(tx, chat),
-        "queue": [{"id": q.id, "turn_id": str(q.turn_id), "parts": q.parts} for q in queue],
-        "action": _action(chat),
+        "queue": [_queued(message) for message in queue],
+        "asked": _asked(chat, calls),
         "open_calls": [_open_call(call) for call in calls if call.state not in ANSWERED],
     }
-
-
-def _action(chat: Chat) -> dict[str, Any] | None:
-    """What somebody outside has to do, and until when: see `open_calls`, or the budget."""
-    if chat.status is not Status.REQUIRES_ACTION:
-        return None
-    kind = chat.action or ActionKind.CALLS  # the release before this one did not say
-    return {"kind": str(kind), "deadline": _moment(chat.deadline)}
 
 
 def _open_call(call: ToolCallRow) -> dict[str, Any]:
@@ -73,16 +66,35 @@ def list_chats(  # noqa: PLR0913  # filters
     *,
     status: Status | None = None,
     labels: Mapping[str, str] | None = None,
-    archived: bool = False,
+    archived: bool | None = False,
+    parent_id: UUID | None = None,
+    root_id: UUID | None = None,
+    roots: bool = False,
+    title: str | None = None,
     before: UUID | None = None,
     limit: int = 50,
 ) -> dict[str, Any]:
-    """An owner's chats, newest first; `next` goes into `before` for the next page."""
-    query = select(Chat).where(Chat.owner == owner, Chat.archived.is_(archived))
+    """An owner's chats, newest first; `next` goes into `before` for the next page.
+
+    Index: chats_owner, in its own order; with `parent_id` or `root_id`, chats_children and
+    chats_tree.
+    """
+    query = select(Chat).where(Chat.owner == owner)
+    if archived is not None:
+        query = query.where(Chat.archived.is_(archived))
     if status is not None:
         query = query.where(Chat.status == status)
     if labels:
         query = query.where(Chat.labels.contains(dict(labels)))
+    if parent_id is not None:
+        query = query.where(Chat.parent_id == parent_id)
+    if root_id is not None:
+        in_tree = and_(Chat.root_id == root_id, Chat.parent_id.is_not(None))
+        query = query.where(or_(Chat.id == root_id, in_tree))
+    if roots:
+        query = query.where(Chat.parent_id.is_(None))
+    if title:
+        query = query.where(Chat.title.icontains(title, autoescape=True))
     if before is not None:
         query = query.where(Chat.id < before)
     rows = tx.scalars(query.order_by(Chat.id.desc()).limit(min(limit, MOST) + 1)).all()
@@ -93,21 +105,32 @@ def list_chats(  # noqa: PLR0913  # filters
     }
 
 
-def get_messages(tx: Session, chat_id: UUID, *, after: int = 0, limit: int = 100) -> dict[str, Any]:
-    """A chat's messages that people see, oldest first; `next` goes into `after`."""
+def get_messages(  # noqa: PLR0913  # from where, to where, which way
+    tx: Session,
+    chat_id: UUID,
+    *,
+    after: int = 0,
+    before: int | None = None,
+    newest_first: bool = False,
+    limit: int = 100,
+) -> dict[str, Any]:
+    """A page of a chat's messages that people see, between two cursors (neither included).
+
+    Oldest first, `next` goes into `after`; newest first, it goes into `before`. Index:
+    messages_pkey, in its own order.
+    """
     if tx.get(Chat, chat_id) is None:
         raise Rejected(f"There is no chat {chat_id}", "check its id")
-    rows = tx.scalars(
-        select(Message)
-        .where(
-            Message.chat_id == chat_id,
-            Message.id > after,
-            ~Message.deleted,
-            Message.visibility != Visibility.MODEL,
-        )
-        .order_by(Message.id)
-        .limit(min(limit, MOST) + 1)
-    ).all()
+    seen = select(Message).where(
+        Message.chat_id == chat_id,
+        Message.id > after,
+        ~Message.deleted,
+        Message.visibility != Visibility.MODEL,
+    )
+    if before is not None:
+        seen = seen.where(Message.id < before)
+    order = Message.id.desc() if newest_first else Message.id
+    rows = tx.scalars(seen.order_by(order).limit(min(limit, MOST) + 1)).all()
     page = rows[: min(limit, MOST)]
     return {
         "messages": [_message(message) for message in page],
@@ -115,11 +138,32 @@ def get_messages(tx: Session, chat_id: UUID, *, after: int = 0, limit: int = 100
     }
 
 
+def _queued(message: QueuedMessage) -> dict[str, Any]:
+    return {
+        "id": message.id,
+        "turn_id": str(message.turn_id),
+        "parts": message.parts,
+        "model": message.model,
+        "steer": message.steer,
+        "created_at": message.created_at.isoformat(),
+    }
+
+
+def _asked(chat: Chat, calls: Calls) -> dict[str, Any] | None:
+    """What somebody outside has to do, as the `action_required` event says it."""
+    if chat.status is not Status.REQUIRES_ACTION:
+        return None
+    if chat.action is ActionKind.BUDGET:
+        return {"kind": str(chat.action)}
+    return {"kind": str(chat.action), "calls": [asked_for(call) for call in asking(calls)]}
+
+
 def _chat(chat: Chat) -> dict[str, Any]:
     return {
         "id": str(chat.id),
         "owner": chat.owner,
         "parent_id": str(chat.parent_id) if chat.parent_id else None,
+        "root_id": str(chat.root_id),
         "labels": chat.labels,
         "title": chat.title,
         "title_source": str(chat.title_source),

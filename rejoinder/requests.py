@@ -187,6 +187,13 @@ class SetTitle(OneChat):
     title: Title
 
 
+class SetLabels(OneChat):
+    """set_labels."""
+
+    labels: Annotated[dict[str, str | None], Field(min_length=1)]
+    """Those to set; None removes one."""
+
+
 class SetBudget(OneChat):
     """set_budget."""
 
@@ -207,7 +214,16 @@ class ListChats(Request):
     owner: str
     status: Status | None = None
     labels: dict[str, str] = {}
-    archived: bool = False
+    archived: bool | None = False
+    """None: archived ones and others."""
+    parent_id: UUID | None = None
+    """Only the children of this chat."""
+    root_id: UUID | None = None
+    """Only this chat and all below it."""
+    roots: bool = False
+    """Only chats that are nobody's children."""
+    title: Annotated[str, Field(max_length=MOST_TITLE)] | None = None
+    """Only those with this in their title, whether written large or small."""
     before: UUID | None = None
     limit: Annotated[int, Field(gt=0, le=200)] = 50
 
@@ -216,6 +232,9 @@ class GetMessages(OneChat):
     """get_messages."""
 
     after: int = 0
+    before: int | None = None
+    newest_first: bool | None = None
+    """If it does not say: with `before`, newest first, otherwise oldest first."""
     limit: Annotated[int, Field(gt=0, le=200)] = 100
 
 

@@ -211,6 +211,12 @@ def set_title(tx: Session, ask: requests.SetTitle) -> Effects:
     return machine.set_title(tx, ask.chat_id, ask.title, TitleSource.USER)
 
 
+@front_door("set_labels", requests.SetLabels)
+def set_labels(tx: Session, ask: requests.SetLabels) -> Effects:
+    """Add, change or remove labels; the others stay."""
+    return machine.set_labels(tx, ask.chat_id, ask.labels)
+
+
 @front_door("set_budget", requests.SetBudget)
 def set_budget(tx: Session, ask: requests.SetBudget) -> tuple[Effects, ...]:
     """Say what a chat and its children may use; what waits for more goes on."""
@@ -256,6 +262,10 @@ def list_chats(tx: Session, ask: requests.ListChats) -> dict[str, Any]:
         status=ask.status,
         labels=ask.labels,
         archived=ask.archived,
+        parent_id=ask.parent_id,
+        root_id=ask.root_id,
+        roots=ask.roots,
+        title=ask.title,
         before=ask.before,
         limit=ask.limit,
     )
@@ -264,4 +274,12 @@ def list_chats(tx: Session, ask: requests.ListChats) -> dict[str, Any]:
 @front_door("get_messages", requests.GetMessages)
 def get_messages(tx: Session, ask: requests.GetMessages) -> dict[str, Any]:
     """A chat's messages."""
-    return reading.get_messages(tx, ask.chat_id, after=ask.after, limit=ask.limit)
+    newest_first = ask.before is not None if ask.newest_first is None else ask.newest_first
+    return reading.get_messages(
+        tx,
+        ask.chat_id,
+        after=ask.after,
+        before=ask.before,
+        newest_first=newest_first,
+        limit=ask.limit,
+    )

@@ -58,7 +58,8 @@ def step(self: Any, chat_id: str) -> None:
     with claiming(runtime, UUID(chat_id), UUID(self.request.id), turn_id) as claim:
         if claim is None:
             return  # a repeated, late or early message: somebody else has it, or nobody should
-        runtime.events.add(claim.fence.chat_id, "status", {"status": "running"}, now=False)
+        told = {**claim.event.data, "version": claim.snapshot_version}
+        runtime.events.add(claim.fence.chat_id, claim.event.kind, told, now=False)
         with runtime.running(claim.fence.chat_id, claim.fence.lease_id) as running:
             work(Held(runtime, claim, running.cancellation))
 

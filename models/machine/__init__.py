@@ -17,6 +17,7 @@ from models.machine.by_app import (
     request_compaction,
     retry,
     send,
+    set_labels,
     set_title,
 )
 from models.machine.by_sweeper import expire, recover, wake
@@ -67,6 +68,7 @@ __all__ = [
     "retry_later",
     "send",
     "set_budget",
+    "set_labels",
     "set_title",
     "sleep",
     "spawn",

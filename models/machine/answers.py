@@ -25,7 +25,7 @@ def submit_results(
     With `turn_id`, only for that turn: models reuse call ids, and an old answer must not fit.
     """
     change = begin(tx, chat_id, Transition.SUBMIT_RESULTS)
-    if not history.is_meant(change, turn_id):
+    if not history.is_open(change, turn_id):
         raise Rejected("The results are for an earlier turn", "read the chat again")
     open_calls = calls.unsettled(change)
     wanted = {
@@ -67,7 +67,7 @@ def approve(  # noqa: PLR0913  # what is decided, and how
     With `turn_id`, only for that turn: models reuse call ids, and a late click must not fit.
     """
     change = begin(tx, chat_id, Transition.APPROVE)
-    if not history.is_meant(change, turn_id):
+    if not history.is_open(change, turn_id):
         raise Rejected("The approval is for an earlier turn", "read the chat again")
     open_calls = calls.unsettled(change)
     wanted = [c for c in calls.unanswered(open_calls) if c.approval is Approval.WANTED]

@@ -199,10 +199,11 @@ def edit(
 def interrupt(tx: Session, chat_id: UUID, *, turn_id: UUID | None = None) -> Effects:
     """interrupt: running → interrupting; without an owner → waiting, or the queue's head begins.
 
-    With `turn_id`, only that turn is stopped: a late stop does not hit the next message's turn.
+    With `turn_id`, only that turn is stopped (or the one that it joined): a late stop does not hit
+    the next message's turn.
     """
     change = begin(tx, chat_id, Transition.INTERRUPT)
-    if change.unchanged or not history.is_meant(change, turn_id):
+    if change.unchanged or not history.is_open(change, turn_id):
         return change.nothing()
     _stop(change, calls.INTERRUPTED)
     return change.effects()
@@ -270,6 +271,20 @@ def set_title(
         return change.effects() if call else change.nothing()
     chat.title, chat.title_source = title, source
     change.events.append(Event(EventKind.TITLE, {"title": title, "source": source}))
+    return change.effects()
+
+
+def set_labels(tx: Session, chat_id: UUID, labels: Mapping[str, str | None]) -> Effects:
+    """set_labels: these are set, or removed where they are None; the others stay."""
+    change = begin(tx, chat_id, Transition.SET_LABELS)
+    for name, value in labels.items():
+        plain(f"The label {name!r}", name + (value or ""))
+    merged = {**change.chat.labels, **labels}
+    kept = {name: value for name, value in merged.items() if value is not None}
+    if kept == change.chat.labels:
+        return change.nothing()
+    change.chat.labels = kept
+    change.events.append(Event(EventKind.LABELS, {"labels": dict(kept)}))
     return change.effects()
 
 

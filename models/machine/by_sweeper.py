@@ -122,6 +122,8 @@ def wake(
         return change.nothing()
     if change.before not in LEASED:  # history is the owner's while there is one
         calls.settle(change, open_calls)
+    if change.before is Status.PENDING:
+        queue.join(change)  # the next step begins with all calls answered
     if change.before is Status.SLEEPING:
         if result is None or waiting == {result.call_id}:
             queue.go_on(change)

@@ -221,18 +221,20 @@ def elsewhere(calls: Calls) -> Calls:
 
 def ask(change: Change, calls: Calls) -> None:
     """Tell readers what somebody outside has to do, and until when."""
-    asked: list[Json] = [
-        {
-            "call_id": call.call_id,
-            "name": call.name,
-            "arguments": call.arguments,
-            "approval": call.approval is Approval.WANTED,
-            "deadline": call.deadline.isoformat() if call.deadline else None,
-        }
-        for call in calls
-    ]
+    asked: list[Json] = [asked_for(call) for call in calls]
     data: dict[str, Json] = {"kind": ActionKind.CALLS, "calls": asked}
     change.events.append(Event(EventKind.ACTION_REQUIRED, data))
+
+
+def asked_for(call: ToolCallRow) -> dict[str, Json]:
+    """A call as those are told who have to answer or to allow it."""
+    return {
+        "call_id": call.call_id,
+        "name": call.name,
+        "arguments": call.arguments,
+        "approval": call.approval is Approval.WANTED,
+        "deadline": call.deadline.isoformat() if call.deadline else None,
+    }
 
 
 def deadline_of(change: Change, calls: Calls, seconds: float) -> datetime:

@@ -23,11 +23,12 @@ from rejoinder.core.parts import Json
 def append(change: Change, message: NewMessage, turn_id: UUID | None = None) -> int:
     """Add a message at the end of history."""
     stored = parts.dump(message.parts)
+    turn_id = turn_id or change.chat.turn_id
     message_id, created_at = change.tx.execute(
         insert(Message)
         .values(
             chat_id=change.chat.id,
-            turn_id=turn_id or change.chat.turn_id,
+            turn_id=turn_id,
             role=message.role,
             visibility=message.visibility,
             compressed=message.compressed,
@@ -50,7 +51,7 @@ def append(change: Change, message: NewMessage, turn_id: UUID | None = None) -> 
             EventKind.MESSAGE,
             {
                 "id": message_id,
-                "turn_id": str(turn_id or change.chat.turn_id),
+                "turn_id": str(turn_id) if turn_id else None,
                 "role": message.role,
                 "visibility": message.visibility,
                 "parts": stored,
@@ -136,14 +137,6 @@ def open_turn(
     return turn_id
 
 
-def is_meant(change: Change, turn_id: UUID | None) -> bool:
-    """Whether who names this turn, or none, means the open one: itself, or one that joined it."""
-    if turn_id in (None, change.chat.turn_id):
-        return True
-    joined = select(Turn.joined_id).where(Turn.id == turn_id, Turn.state == TurnState.JOINED)
-    return change.tx.scalars(joined).one_or_none() == change.chat.turn_id is not None
-
-
 def end_turn(
     change: Change,
     state: TurnState,
@@ -168,6 +161,14 @@ def end_turn(
     ).all()
     for each in sorted(over, key=lambda each: each != turn_id):
         change.ended.append(TurnEnd(each, state, answer_id, text, error))
+
+
+def is_open(change: Change, turn_id: UUID | None) -> bool:
+    """Whether this is the open turn, or one that has joined it. None stands for any."""
+    if turn_id in (None, change.chat.turn_id):
+        return True
+    turn = change.tx.get(Turn, turn_id, populate_existing=True)
+    return bool(turn and turn.state is TurnState.JOINED and turn.joined_id == change.chat.turn_id)
 
 
 def last_answer(change: Change) -> tuple[int, str] | None:

@@ -145,7 +145,4 @@ def _flag(change: Change, *, archived: bool) -> Effects:
     if change.chat.archived is archived:
         return change.nothing()
     change.chat.archived = archived
-    change.events.append(
-        Event(EventKind.STATUS, {"status": change.chat.status, "archived": archived})
-    )
     return change.effects()

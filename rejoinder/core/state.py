@@ -73,6 +73,7 @@ class Transition(StrEnum):
     UNARCHIVE = "unarchive"
     SET_BUDGET = "set_budget"
     SET_TITLE = "set_title"
+    SET_LABELS = "set_labels"
     CLAIM = "claim"
     RECORD = "record"
     START_TOOLS = "start_tools"
@@ -241,6 +242,12 @@ TABLE: Mapping[Transition, Rule] = {
     Transition.SET_TITLE: Rule(
         (Actor.APP, Actor.WORKER),
         "a name for people; a model never overwrites a person's",
+        {s: to(s) for s in (_W, _P, _R, _I, _A, _S, _E)},
+        on_archived=True,
+    ),
+    Transition.SET_LABELS: Rule(
+        _APP,
+        "labels are added, changed or removed; the others stay",
         {s: to(s) for s in (_W, _P, _R, _I, _A, _S, _E)},
         on_archived=True,
     ),

@@ -63,6 +63,8 @@ CELLS = {
                W   W   P   P   R   R   I   I   A   A   S   S   E   E   E   E""",
     Transition.SET_TITLE: """
                W   W   P   P   R   R   I   I   A   A   S   S   E   E   E   E""",
+    Transition.SET_LABELS: """
+               W   W   P   P   R   R   I   I   A   A   S   S   E   E   E   E""",
     Transition.CLAIM: """
                x   x   R   R   x   x   x   x   x   x   x   x   x   x   x   x""",
     Transition.RECORD: """
