@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from rejoinder.client import Turn
+from rejoinder.client import Turn, TurnFailed
 from rejoinder.embedded import Servers
 from tests.integration.invariants import assert_invariants
 from tests.scenarios.house import House
@@ -71,3 +71,12 @@ def test_a_summary_that_is_nearly_done_is_finished_before_the_worker_goes(house:
     new = house.worker()
     assert turn.get(timeout=LONG)["text"] == "Done."
     new.stop()
+
+
+def test_a_model_for_summaries_that_does_not_exist_is_told_at_once(house: House) -> None:
+    worker = house.worker(env={"REJOINDER_COMPACTION_MODEL": "nobody:model"})
+    turn = house.start({"text": "Hi."})
+    with pytest.raises(TurnFailed, match="nobody") as caught:
+        turn.get(timeout=LONG)
+    assert caught.value.kind == "config"
+    worker.stop()
