@@ -23,7 +23,7 @@ from rejoinder.core.compaction import (
 )
 from rejoinder.core.decide import Compact, Policy, TooLong
 from rejoinder.core.effects import Cause
-from rejoinder.core.errors import Rejected
+from rejoinder.core.errors import Rejected, StopRequested
 from rejoinder.core.estimate import message_tokens, prompt_tokens, tools_tokens
 from rejoinder.core.failures import FailureKind
 from rejoinder.core.fitting import fit
@@ -79,15 +79,11 @@ def policy(held: Held, loaded: Loaded) -> Policy:
     percent = (
         settings.compact_at if loaded.options.compact_at is None else loaded.options.compact_at
     )
-    off = Policy(settings.max_steps)
-    try:
-        provider, model = provider_for(loaded.model or settings.model)
-        limit = provider.profile(model).context_limit
-        strict = min(limit, _writer(held, loaded).profile.context_limit)
-    except Rejected:
-        return off  # whoever asks that model will say so
-    if percent >= PERCENT or strict <= 0:
-        return off
+    if percent >= PERCENT:
+        return Policy(settings.max_steps)
+    provider, model = _known(loaded.model or settings.model)
+    limit = provider.profile(model).context_limit
+    strict = min(limit, _writer(held, loaded).profile.context_limit)
     counted = any(entry.context_tokens is not None for entry in loaded.snapshot.history)
     return Policy(
         settings.max_steps,
@@ -115,17 +111,14 @@ def _compact(held: Held, loaded: Loaded) -> None:
     began = time.monotonic()
     try:
         reply, summary = _summary(held, loaded, writer)
-    except Cancelled as stop:
-        if stop.cause is not Cause.LEASE_LOST:
-            held.tell(EVENT, state="failed", source=source, message=f"stopped ({stop.cause})")
+        marker = _marker(writer, reply, source, before, time.monotonic() - began)
+        stored = boundary(summary, history, writer.profile.context_limit, marker)
+        held.write(machine.store_compaction, stored)
+    except (Cancelled, StopRequested, ProviderError) as why:
+        if not (isinstance(why, Cancelled) and why.cause is Cause.LEASE_LOST):
+            message = why.failure.message if isinstance(why, ProviderError) else "It was stopped."
+            held.tell(EVENT, state="failed", source=source, message=message)
         raise
-    except ProviderError as error:
-        held.tell(EVENT, state="failed", source=source, message=error.failure.message)
-        raise
-    marker = _marker(writer, reply, source, before, time.monotonic() - began)
-    held.write(
-        machine.store_compaction, boundary(summary, history, writer.profile.context_limit, marker)
-    )
     held.tell(EVENT, state="finished", source=source, tokens_before=before)
 
 
@@ -133,12 +126,19 @@ def _writer(held: Held, loaded: Loaded) -> _Writer:
     settings, asked = held.runtime.settings, loaded.options
     own = loaded.model or settings.model
     chosen = asked.compaction_model or settings.compaction_model or own
-    provider, model = provider_for(chosen)
+    provider, model = _known(chosen)
     profile = provider.profile(model)
     most = min(SUMMARY_TOKENS, profile.max_output_tokens, max(1, profile.context_limit // 4))
     # Another model may not know what this chat's was told; thinking costs room and saves nothing.
     options = replace(asked.model, thinking=None) if chosen == own else Options()
     return _Writer(provider, model, profile, replace(options, max_tokens=most))
+
+
+def _known(name: str) -> tuple[Provider, str]:
+    try:
+        return provider_for(name)
+    except Rejected as error:
+        raise ProviderError(Failure(FailureKind.CONFIG.value, str(error))) from error
 
 
 def _summary(held: Held, loaded: Loaded, writer: _Writer) -> tuple[Reply, str]:

@@ -109,9 +109,9 @@ def too_long(action: TooLong) -> Failure:
             FailureKind.CONTEXT_LENGTH.value,
             f"The conversation was summarised and is still too long: about {action.tokens:,} tokens"
             f" of {action.limit:,} that it may have.",
-            "What is always there (system prompt, tools, the newest message) takes the room: give"
-            " the chat fewer tools or a shorter prompt, raise its compact_at, or use a model with a"
-            " larger context.",
+            "What is always there (system prompt, tools, the newest message) takes the room:"
+            " shorten it, raise compact_at, or send the next message with a model that has a larger"
+            " context.",
         )
     return Failure(
         FailureKind.CONTEXT_LENGTH.value,

@@ -129,6 +129,34 @@ def test_an_attempt_that_broke_off_is_marked_and_the_wait_is_told(shell: Shell) 
     assert "\nWell, here it is.\nGo on with: rejoinder send --chat " in said
 
 
+def test_a_chat_is_summarised_on_request_and_a_reader_sees_how_it_goes(shell: Shell) -> None:
+    chat = shell.send("hello")
+    wait_until(lambda: shell.client.get_chat(chat)["status"] == Status.WAITING, 30)
+    said = shell.run("compact", chat, "--follow")
+    lines = said.splitlines()
+    assert [line[:33] for line in lines] == [
+        "· summarising the conversation, a",
+        "· The conversation up to here was",
+    ]
+    assert shell.run("compact", chat, "--wait") == "finished\n"
+    assert shell.run("send", "again", "--chat", chat, "--wait") == "You said: again\n"
+    shown = shell.run("show", chat)
+    assert "› hello" in shown  # noqa: RUF001
+    assert shown.count("was summarised for the model, as you asked") == 2
+    assert "A scripted summary" not in shown
+
+
+def test_the_example_in_the_documentation_of_compaction_runs(shell: Shell) -> None:
+    page = (ROOT / "docs" / "compaction.md").read_text(encoding="utf-8")
+    code = page.partition("```python\n")[2].partition("```")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=shell.env, cwd=ROOT, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "assistant The conversation up to here was summarised" in done.stdout
+
+
 def test_tail_goes_on_after_a_cursor_without_a_hole_or_a_repetition(shell: Shell) -> None:
     chat = shell.send("hello")
     lines = shell.run("tail", chat, "--json", "--until-rest").splitlines()
