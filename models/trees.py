@@ -164,14 +164,13 @@ def size(tx: Session, root_id: UUID) -> int:
 
 def instructions(tx: Session, chat_id: UUID) -> tuple[Part, ...]:
     """What a chat's system messages say. Index: messages_system."""
-    rows = tx.scalars(
-        select(Message.parts)
-        .where(
+    rows = tx.execute(
+        select(Message.id, Message.parts).where(
             Message.chat_id == chat_id,
             Message.role == Role.SYSTEM,
             ~Message.compressed,
             ~Message.deleted,
         )
-        .order_by(Message.id)
     )
-    return tuple(part for row in rows for part in parts.load(row))
+    in_order = sorted(rows, key=lambda row: row.id)
+    return tuple(part for row in in_order for part in parts.load(row.parts))
