@@ -17,7 +17,7 @@ MOST = 200
 
 
 def get_chat(tx: Session, chat_id: UUID) -> dict[str, Any]:
-    """One chat with its queue and, if it waits for answers, the calls to be answered."""
+    """One chat with its queue, its children and, if it waits for answers, the calls in question."""
     chat = tx.get(Chat, chat_id)
     if chat is None:
         raise Rejected(f"There is no chat {chat_id}", "check its id")
@@ -31,8 +31,15 @@ def get_chat(tx: Session, chat_id: UUID) -> dict[str, Any]:
         .where(ToolCallRow.chat_id == chat_id, ~ToolCallRow.settled)
         .order_by(ToolCallRow.id)
     )
+    children = tx.execute(
+        select(Chat.id, Chat.title, Chat.status)
+        .where(Chat.parent_id == chat_id)
+        .order_by(Chat.id)
+        .limit(MOST)
+    )
     return {
         **_chat(chat),
+        "children": [{"id": str(c.id), "title": c.title, "status": c.status} for c in children],
         "queue": [{"id": q.id, "turn_id": str(q.turn_id), "parts": q.parts} for q in queue],
         "open_calls": [
             {"call_id": c.call_id, "name": c.name, "arguments": c.arguments, "kind": c.kind}

@@ -36,6 +36,12 @@ def depth_of(tx: Session, chat: Chat) -> int:
     return int(tx.execute(_DEPTH, {"chat_id": chat.id}).scalar_one())
 
 
+def parent_of(tx: Session, chat_id: UUID) -> UUID | None:
+    """The chat above; nothing is read if this transaction has the chat's row already."""
+    chat = tx.get(Chat, chat_id)
+    return chat.parent_id if chat else None
+
+
 def budget_of(tx: Session, chat: Chat) -> Budget:
     """What the chat's tree may use: its root says so."""
     if chat.parent_id is None:
