@@ -21,7 +21,7 @@ MOST = 200
 
 
 def get_chat(tx: Session, chat_id: UUID) -> dict[str, Any]:
-    """One chat with its queue and, if it waits for answers, the calls to be answered."""
+    """One chat with its queue, its children and, if it waits for answers, the calls in question."""
     chat = tx.get(Chat, chat_id)
     if chat is None:
         raise Rejected(f"There is no chat {chat_id}", "check its id")
@@ -38,10 +38,21 @@ def get_chat(tx: Session, chat_id: UUID) -> dict[str, Any]:
     return {
         **_chat(chat),
         **_accounts(tx, chat),
+        "children": _children(tx, chat_id),
         "queue": [_queued(message) for message in queue],
         "asked": _asked(chat, calls),
         "open_calls": [_open_call(call) for call in calls if call.state not in ANSWERED],
     }
+
+
+def _children(tx: Session, chat_id: UUID) -> list[dict[str, Any]]:
+    rows = tx.execute(
+        select(Chat.id, Chat.title, Chat.status)
+        .where(Chat.parent_id == chat_id)
+        .order_by(Chat.id)
+        .limit(MOST)
+    )
+    return [{"id": str(c.id), "title": c.title, "status": str(c.status)} for c in rows]
 
 
 def _open_call(call: ToolCallRow) -> dict[str, Any]:

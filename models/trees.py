@@ -36,6 +36,12 @@ def depth_of(tx: Session, chat: Chat) -> int:
     return int(tx.execute(_DEPTH, {"chat_id": chat.id}).scalar_one())
 
 
+def parent_of(tx: Session, chat_id: UUID) -> UUID | None:
+    """The chat above; nothing is read if this transaction has the chat's row already."""
+    chat = tx.get(Chat, chat_id)
+    return chat.parent_id if chat else None
+
+
 def budget_of(tx: Session, chat: Chat) -> Budget:
     """What the chat's tree may use: its root says so."""
     if chat.parent_id is None:
@@ -175,14 +181,13 @@ def size(tx: Session, root_id: UUID) -> int:
 
 def instructions(tx: Session, chat_id: UUID) -> tuple[Part, ...]:
     """What a chat's system messages say. Index: messages_system."""
-    rows = tx.scalars(
-        select(Message.parts)
-        .where(
+    rows = tx.execute(
+        select(Message.id, Message.parts).where(
             Message.chat_id == chat_id,
             Message.role == Role.SYSTEM,
             ~Message.compressed,
             ~Message.deleted,
         )
-        .order_by(Message.id)
     )
-    return tuple(part for row in rows for part in parts.load(row))
+    in_order = sorted(rows, key=lambda row: row.id)
+    return tuple(part for row in in_order for part in parts.load(row.parts))

@@ -21,6 +21,7 @@ SWEEPS = "tests/integration/test_races_sweeps.py"
 LEAVING = ("tests/integration/test_leaving.py",)
 STOPPING = ("tests/scenarios/test_stopping_matrix.py",)
 OTHERS = tuple(f"tests/integration/test_{n}.py" for n in ("calls", "turns", "sending", "trees"))
+AGENTS = ("tests/integration/test_agents.py",)
 AT_ONCE = 2
 TIMEOUT_SECONDS = 600
 
@@ -241,6 +242,54 @@ MUTANTS: tuple[Mutant, ...] = (
         "step.cancellation.cancel(Cause.DEADLINE)",
         "step.cancellation.cancel(Cause.LEASE_LOST)",
         LEAVING,
+    ),
+    Mutant(
+        "a tree is changed without its root's lock",
+        _M + "trees.py",
+        "    tx.execute(select(Chat.id).where(Chat.id == root_id).with_for_update(key_share=True))",
+        "    del root_id",
+        ("tests/integration/test_giving_way.py",),
+        "circle",
+    ),
+    Mutant(
+        "a turn gives way alone",
+        _M + "trees.py",
+        "if own.changed and (stopped or edited):",
+        "if own.changed and edited:",
+        ("tests/integration/test_giving_way.py",),
+        "stops_all_below",
+    ),
+    Mutant(
+        "a stopped turn goes on spawning",
+        _M + "agents.py",
+        "or chat.turn_id != caller.turn_id or chat.status is not Status.RUNNING",
+        "",
+        AGENTS,
+        "slips",
+    ),
+    Mutant(
+        "a repeated spawn is another one",
+        _M + "agents.py",
+        "if (before := keys.used(tx, parent.owner, caller.key)) is not None:",
+        "if (before := keys.used(tx, parent.owner, 'no such key')) is not None:",
+        AGENTS,
+        "repeated_spawn",
+    ),
+    Mutant(
+        "nobody wakes a parent",
+        _M + "by_sweeper.py",
+        "return all(busy.intersection(call.waits_for or ()) for call in awaited)",
+        "return bool(awaited) or bool(busy)",
+        AGENTS,
+        "last_of_several",
+    ),
+    Mutant(
+        "a lost wake-up stays lost",
+        "models/sweep.py",
+        "(recover, expire, wake, redispatch) if",
+        "(recover, expire, redispatch) if",
+        AGENTS,
+        "lost",
     ),
 )
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from celery import states
 
-from models import claims, machine
+from models import claims, machine, trees
 from models.engine import transaction
 from rejoinder.core.effects import Dispatch, Effects, Send, TurnEnd
 from rejoinder.core.messages import TurnState
@@ -81,10 +81,13 @@ def dispatch_all(many: Iterable[Dispatch]) -> None:
 
 
 def wake(runtime: Runtime, chat_id: UUID) -> None:
-    """Wake a parent whose child has come to rest."""
-    with transaction(runtime.engine) as tx:
-        effects = machine.wake(tx, chat_id)
-    publish(runtime, effects)
+    """Wake a parent whose child has come to rest, and those above: any of them may wait for it."""
+    above: UUID | None = chat_id
+    while above is not None:
+        with transaction(runtime.engine) as tx:
+            effects = machine.wake(tx, above)
+            above = trees.parent_of(tx, above)
+        publish(runtime, effects)
 
 
 def send(runtime: Runtime, call: Send) -> None:

@@ -41,6 +41,7 @@ def me() -> str:
     show_default=True,
     help="If the chat is at work: queue the message, interrupt the turn, or refuse.",
 )
+@click.option("--agents", is_flag=True, help="A new chat may have sub-agents work for it.")
 @click.option("--key", help="A repeated send with the same key is done once.")
 @click.option("--wait", is_flag=True, help="Wait for the answer, and print it.")
 @click.option("--follow", is_flag=True, help="Show the answer as it is written.")
@@ -53,6 +54,7 @@ def send(  # noqa: PLR0913  # the options of a command
     model: str | None,
     system: str | None,
     when_busy: str,
+    agents: bool,
     key: str | None,
     wait: bool,
     follow: bool,
@@ -64,14 +66,21 @@ def send(  # noqa: PLR0913  # the options of a command
     with one_sentence(), connect() as client:
         if wait and follow:
             raise Failed("--wait prints the answer, --follow shows it come: choose one")
-        if chat_id and (owner or system):
-            raise Failed("--owner and --system are for new chats: leave them out, or --chat")
+        if chat_id and (owner or system or agents):
+            raise Failed(
+                "--owner, --system and --agents are for new chats: leave them out, or --chat"
+            )
         start = client.cursor(chat_id) if chat_id else None
         turn = (
             client.send_message(chat_id, text, when_busy=when_busy, model=model, key=key)
             if chat_id
             else client.create_chat(
-                text, owner=owner or me(), model=model or "", system=system, key=key
+                text,
+                owner=owner or me(),
+                model=model or "",
+                system=system,
+                options={"agents": True} if agents else None,
+                key=key,
             )
         )
         if wait:
@@ -105,7 +114,7 @@ def tail(chat_id: str, after: str | None, *, until_rest: bool, as_json: bool) ->
 @click.argument("chat_id", metavar="CHAT")
 @AS_JSON
 def show(chat_id: str, *, as_json: bool) -> None:
-    """Show CHAT: its status, queue, error and messages."""
+    """Show CHAT: its status, messages, agents, queue and error."""
     with one_sentence(), connect() as client:
         chat = client.get_chat(chat_id)
         messages = list(_messages(client, chat_id))
@@ -127,6 +136,9 @@ def show(chat_id: str, *, as_json: bool) -> None:
     teller = Teller(screen)
     for message in messages:
         teller.tell(StreamEvent("", "message", message))
+    for child in chat["children"]:
+        style = Style.BAD if child["status"] == Status.ERROR else Style.DIM
+        screen.line(f"  agent {child['id']}  {child['status']:15}  {child['title']}", style)
     for queued in chat["queue"]:
         text = "".join(part.get("text", "") for part in queued["parts"])
         screen.line(f"  queued ({queued['id']}): {text}", Style.WARN)

@@ -1,5 +1,6 @@
 """Sub-agents through real workers: reports, failures, patience, stops, messages, limits."""
 
+import re
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -9,6 +10,7 @@ import pytest
 from rejoinder.client import Turn
 from rejoinder.embedded import Servers
 from tests.integration.invariants import assert_invariants
+from tests.owners import ROOT
 from tests.scenarios.conftest import Stage
 from tests.scenarios.delegating import (
     SAY,
@@ -247,6 +249,17 @@ def test_no_more_agents_at_once_than_allowed(stage: Stage, tmp_path: Path) -> No
     assert len(children(stage, turn)) == 10
     stage.client.interrupt(turn.chat_id)
     wait_until(lambda: set(statuses(stage, turn)) == {"waiting"}, 20)
+
+
+def test_the_example_of_the_page_runs(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    example = example.replace("redis://…", stage.redis_url)
+    exec(re.sub(r'"anthropic:[^"]*"', '"scripted:agents-demo"', example), {})  # noqa: S102  # ours
+    said = capsys.readouterr().out
+    assert "One reports: I found this: Is it worth to move our shop" in said
+    assert "What speaks for? waiting\n" in said
+    assert "What speaks against? waiting\n" in said
 
 
 def test_nothing_is_left_behind(stage: Stage) -> None:

@@ -135,6 +135,18 @@ def test_a_chat_below_cannot_wait_for_those_above(begin: Begin) -> None:
         assert born["title"] == "nr 0"
 
 
+def test_a_chat_waits_for_one_that_is_two_below(begin: Begin) -> None:
+    with begin(REJOINDER_AGENT_DEPTH="2", REJOINDER_DEAD_AFTER_SECONDS=NEVER) as on:
+        on.worker("only")
+        on.ready()
+        grandchild = acting(on.folder, {"text": "From far below.", "delay": 3.0})
+        child = acting(on.folder, spawning(grandchild), {"text": "{result:0.chat_id}"})
+        far = calling("wait_agent", chat_id="{result:0.agents.0.report}")
+        turn = delegate(on.client, acting(on.folder, spawning(child), waiting(1), far, SAY))
+        told = outcome(turn, 30)  # and no sweep comes to help
+        assert told["agents"][0]["report"] == "From far below."
+
+
 def test_a_tree_has_no_more_chats_than_allowed(begin: Begin) -> None:
     with begin(REJOINDER_AGENTS_TOTAL="3") as on:
         on.worker("only")
