@@ -46,7 +46,8 @@ def submit_results(
     if wrong:
         raise Rejected(
             f"The results do not fit the open tool calls: {'; '.join(wrong)}",
-            "give one result for each open call, and no others",
+            "give one result for each call that asks for one, and no others; calls that wait for"
+            " approval take approve or deny",
         )
     calls.answer(change, open_calls, results)
     _acted(change, open_calls)

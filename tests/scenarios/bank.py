@@ -24,8 +24,12 @@ class Bank:
     control: Member
 
     def start(self, *steps: Mapping[str, Any], **options: Any) -> Turn:
-        """Create a chat that plays these steps."""
-        script = {"turns": [list(steps)], "repeat": True}
+        """Create a chat that plays these steps, for every message anew."""
+        return self.play([steps], **options)
+
+    def play(self, turns: Sequence[Sequence[Mapping[str, Any]]], **options: Any) -> Turn:
+        """Create a chat that plays these turns, the last one for ever."""
+        script = {"turns": [list(steps) for steps in turns], "repeat": True}
         return self.house.client.create_chat(
             "Go.",
             owner="joe",
@@ -44,7 +48,7 @@ class Bank:
         def reached() -> bool:
             return bool(self.house.row(turn)["status"] == status)
 
-        wait_until(reached, LONG, f"{status}; {self.house.row(turn)}")
+        wait_until(reached, LONG, f"{turn.chat_id} is {status}")
         return self.chat(turn)
 
     def results(self, turn: Turn) -> list[dict[str, Any]]:
@@ -55,7 +59,8 @@ class Bank:
     def hold_up(self, seconds: float) -> tuple[Turn, Path]:
         """Occupy the other app's only slot."""
         note = self.note("hold")
-        turn = self.start(ask("billing_refund", amount=1, seconds=seconds, note=str(note)))
+        held = ask("billing_refund", amount=1, seconds=seconds, note=str(note))
+        turn = self.start(held, {"text": "Held."})
         wait_until(note.exists, LONG)
         return turn, note
 
@@ -109,7 +114,7 @@ def start_billing(house: House, options: Sequence[str] = ()) -> Member:
         "worker",
         "--loglevel=INFO",
         f"--hostname=billing-{number}@%h",
-        f"--pool={house.pool}",
+        "--pool=prefork",  # Celery's default: what waits for a slot there can still be revoked
         "--concurrency=1",
         "--prefetch-multiplier=1",
         *options,
