@@ -49,7 +49,7 @@ def generate(held: Held, loaded: Loaded) -> None:
         attempt=held.attempt,
     )
     full_name = f"{provider.name}:{model}"
-    if budget.parks(held, loaded, full_name, request):
+    if budget.parks(held, loaded, full_name, budget.tokens_of(request)):
         return
     titles.begin(held.runtime, loaded)
     reply, runtime_ms = _ask(held, provider, request)
@@ -102,7 +102,7 @@ def _ask(held: Held, provider: Provider, request: ModelRequest) -> tuple[Reply, 
     stream = provider.stream(request)
     try:
         reply = held.runtime.run(
-            partial(_consume, stream, held.cancellation, see, silence), held.cancellation
+            partial(consume, stream, held.cancellation, see, silence), held.cancellation
         )
     finally:
         runtime_ms = int((time.monotonic() - began) * 1000)
@@ -119,7 +119,7 @@ def _ask(held: Held, provider: Provider, request: ModelRequest) -> tuple[Reply, 
     return reply, runtime_ms
 
 
-async def _consume(
+async def consume(
     stream: AsyncIterator[StreamItem | Progress],
     cancellation: Cancellation,
     see: Callable[[StreamItem], None],

@@ -254,27 +254,22 @@ def test_neither_children_nor_scripts_nor_named_chats_are_given_a_title(scene: S
 
 
 def test_nobody_raises_the_budget_in_time(scene: Scene) -> None:
-    member = scene.house.fleet.members[-1]
-    member.stop()
-    hasty = scene.house.worker(env={"REJOINDER_BUDGET_SECONDS": "0.2"})
-    try:
-        turn = scene.play(DONE, budget={"tokens": 1})
+    scene.house.fleet.members[-1].stop()
+    scene.house.worker(env={"REJOINDER_BUDGET_SECONDS": "0.2"})  # also for the tests below
+    turn = scene.play(DONE, budget={"tokens": 1})
 
-        def given_up() -> bool:
-            scene.house.client.app.send_task(
-                "rejoinder.sweep", queue="rejoinder.control", ignore_result=True
-            )
-            return bool(scene.chat(turn)["status"] == Status.ERROR)
+    def given_up() -> bool:
+        scene.house.client.app.send_task(
+            "rejoinder.sweep", queue="rejoinder.control", ignore_result=True
+        )
+        return bool(scene.chat(turn)["status"] == Status.ERROR)
 
-        wait_until(given_up, LONG, "the deadline passes")
-        with pytest.raises(TurnFailed, match="budget"):
-            turn.get(timeout=LONG)
-        assert scene.chat(turn)["last_error"]["kind"] == "budget"
-        scene.house.client.set_budget(turn.chat_id, tokens=50_000)
-        assert scene.house.client.retry(turn.chat_id).get(timeout=LONG)["text"] == "Done."
-    finally:
-        hasty.stop()
-        scene.house.worker()
+    wait_until(given_up, LONG, "the deadline passes")
+    with pytest.raises(TurnFailed, match="budget"):
+        turn.get(timeout=LONG)
+    assert scene.chat(turn)["last_error"]["kind"] == "budget"
+    scene.house.client.set_budget(turn.chat_id, tokens=50_000)
+    assert scene.house.client.retry(turn.chat_id).get(timeout=LONG)["text"] == "Done."
 
 
 def test_a_title_that_hangs_keeps_no_worker_from_going(scene: Scene) -> None:
