@@ -1,10 +1,12 @@
 """Costs, budgets and titles with real workers, on threads and on prefork."""
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ from tests.scenarios.house import House, open_house
 from tests.waiting import wait_until
 
 LONG = 60.0
+PAGE = Path(__file__).parents[2] / "docs/accounts.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 USAGE = {"input_tokens": 9_000, "output_tokens": 1_000}
 PRICES = {"scripted:*": {"input": 1, "output": 5}}
 STEP_MICROS = 9_000 + 5_000
@@ -32,6 +36,7 @@ class Scene:
 
     house: House
     claude: Claude
+    redis_url: str
 
     def ask(self, words: str, **more: Any) -> Turn:
         """A chat with Claude."""
@@ -68,7 +73,7 @@ def scene(
         settings = {**QUICK, **claude.env, "REJOINDER_PRICES": json.dumps(PRICES)}
         with open_house(request.param, database_url, servers.redis_url, folder, settings) as house:
             house.worker()
-            yield Scene(house, claude)
+            yield Scene(house, claude, servers.redis_url)
             assert_invariants(house.world.engine)
 
 
@@ -251,6 +256,23 @@ def test_neither_children_nor_scripts_nor_named_chats_are_given_a_title(scene: S
     assert scene.claude.asked("The child.", title=True) == 0
     assert scene.chat(played)["title_source"] == "words"
     assert scene.chat(played)["usage"]["calls"] == 1
+
+
+@pytest.mark.parametrize(
+    ("mark", "printed"),
+    [
+        ("Where is order 17?", ["$0.011 of $0.50", "'cost_micros': 11000"]),
+        ("Where is order 18?", ["budget 0 of 10", "finished"]),
+        ("get_usage", [MODEL, "in all: "]),
+    ],
+)
+def test_the_examples_in_the_documentation_run(
+    scene: Scene, mark: str, printed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (block,) = [block for block in EXAMPLES if mark in block]
+    exec(block.replace("redis://…", scene.redis_url), {})  # noqa: S102  # our own words
+    said = capsys.readouterr().out
+    assert [words for words in printed if words not in said] == []
 
 
 def test_nobody_raises_the_budget_in_time(scene: Scene) -> None:

@@ -73,3 +73,9 @@ def test_a_model_cannot_command_the_terminal() -> None:
         printable("a\x1b[2Jb\x07\r\nc\ttab é 猫 👩‍🚀 \ud800")
         == "a\ufffd[2Jb\ufffd\nc\ttab é 猫 👩‍🚀 \ufffd"
     )
+
+
+def test_a_budget_that_is_used_up_is_told_with_what_was_spent() -> None:
+    spent = {"tokens": 12345, "cost": "1.50"}
+    said = told(("action_required", {"kind": "budget", "spent": spent, "budget": {}}))
+    assert "the budget is used up (12,345 tokens, $1.50)" in said
