@@ -112,6 +112,15 @@ def test_an_interrupted_answer_counts_what_the_provider_has_told(scene: Scene) -
     assert usage["cost_micros"] == 8_000 + 10, "the prompt, and the one token that was told"
 
 
+def test_an_answer_that_breaks_off_is_paid_for_twice(scene: Scene) -> None:
+    turn = scene.ask("Will it [break] once?", title="Broken")
+    assert turn.get(timeout=LONG)["text"] == "Hello"
+    assert scene.claude.asked("Will it [break] once?") == 2
+    usage = scene.chat(turn)["usage"]
+    assert (usage["calls"], usage["input_tokens"]) == (2, 2_000)
+    assert usage["cost_micros"] == ANSWER_MICROS + 8_000 + 10
+
+
 def test_a_chat_without_money_parks_before_the_model_is_asked_and_goes_on(scene: Scene) -> None:
     turn = scene.ask("A poor question.", budget={"cost": "0.0001"})
     chat = scene.until(turn, Status.REQUIRES_ACTION)
