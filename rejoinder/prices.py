@@ -100,6 +100,6 @@ def _by_the_table(model: str, usage: Usage) -> int | None:
     )
     try:
         found = genai_prices.calc_price(counted, name, provider_id=provider)
-    except LookupError:
+    except (LookupError, ValueError):  # an unknown model, or counts that contradict each other
         return None
     return micros(found.total_price)

@@ -22,6 +22,7 @@ LEAVING = ("tests/integration/test_leaving.py",)
 STOPPING = ("tests/scenarios/test_stopping_matrix.py",)
 OTHERS = tuple(f"tests/integration/test_{n}.py" for n in ("calls", "turns", "sending", "trees"))
 AGENTS = ("tests/integration/test_agents.py",)
+BUDGETS = ("tests/integration/test_budgets.py",)
 AT_ONCE = 2
 TIMEOUT_SECONDS = 600
 
@@ -235,6 +236,34 @@ MUTANTS: tuple[Mutant, ...] = (
         "        elif _is_boundary(event):",
         "        elif _is_boundary(event) and not found and not history_version:",
         ("tests/integration/test_live.py",),
+    ),
+    Mutant(
+        "a budget that was raised meanwhile is missed",
+        _M + "by_worker.py",
+        "    if allowed != budget:",
+        "    if allowed is budget:",
+        BUDGETS,
+    ),
+    Mutant(
+        "nobody waits for who changes the budget",
+        "models/trees.py",
+        "        .with_for_update(key_share=True)\n    ).one_or_none()",
+        "    ).one_or_none()",
+        BUDGETS,
+    ),
+    Mutant(
+        "an answer that is not kept is free",
+        _M + "history.py",
+        "    count(change, message and replace(message, runtime_ms=None))",
+        "    return",
+        BUDGETS,
+    ),
+    Mutant(
+        "a model renames what a person has named",
+        _M + "by_app.py",
+        "if source is TitleSource.MODEL and chat.title_source is not TitleSource.WORDS:",
+        "if source is TitleSource.MODEL and chat.title_source is TitleSource.MODEL:",
+        BUDGETS,
     ),
     Mutant(
         "a deadline is taken for a theft",

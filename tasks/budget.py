@@ -18,25 +18,25 @@ from rejoinder.core.parts import Json
 from rejoinder.providers.errors import ProviderError
 from tasks.held import Held
 
-CHARACTERS_PER_TOKEN = 4
+BYTES_PER_TOKEN = 3.5
 BLOCK_TOKENS = 2_000
 """An image, or another block of data: the length of its text says nothing about its tokens."""
 _DATA = frozenset({"data", "signature"})
 
 
-def parks(held: Held, loaded: Loaded, model: str, request: ModelRequest) -> bool:
+def parks(held: Held, loaded: Loaded, model: str, tokens: int) -> bool:
     """Whether the budget does not allow this call; the chat is parked then, and the step over.
 
-    `model` is `provider:model`. Without its price, a budget in money would be no budget at all.
+    `model` is `provider:model`; `tokens` is about what its prompt has. Without a price, a budget
+    in money would be no budget at all.
     """
     budget, used = loaded.budget, loaded.used
     if budget == Budget():
         return False
-    coming = Usage(input_tokens=tokens_of(request))
-    cost = held.runtime.prices.cost_micros(model, coming)
+    cost = held.runtime.prices.cost_micros(model, Usage(input_tokens=tokens))
     if budget.micros is not None and cost is None:
         raise ProviderError(_without_price(model))
-    short = budget.tokens is not None and used.tokens + (coming.input_tokens or 0) > budget.tokens
+    short = budget.tokens is not None and used.tokens + tokens > budget.tokens
     short |= budget.micros is not None and used.cost_micros + (cost or 0) > budget.micros
     if short:
         held.write(
@@ -46,30 +46,30 @@ def parks(held: Held, loaded: Loaded, model: str, request: ModelRequest) -> bool
             spent={
                 "spent": accounts.told(used),
                 "budget": accounts.told_budget(budget),
-                "needs": {"tokens": coming.input_tokens, "cost_micros": cost},
+                "needs": {"tokens": tokens, "cost_micros": cost},
             },
         )
     return short
 
 
 def tokens_of(request: ModelRequest) -> int:
-    """About how many tokens the prompt has."""
+    """About how many tokens the prompt has; rather too many than too few."""
     said = [parts.to_json(part) for message in request.messages for part in message.parts]
     tools = [(tool.name, tool.description, tool.schema) for tool in request.tools]
-    return 1 + (_characters(said) + _characters(tools)) // CHARACTERS_PER_TOKEN
+    return 1 + int((_bytes(said) + _bytes(tools)) / BYTES_PER_TOKEN)
 
 
-def _characters(value: Json, key: str = "") -> int:
+def _bytes(value: Json, key: str = "") -> float:
     match value:
         case str():
-            most = BLOCK_TOKENS * CHARACTERS_PER_TOKEN if key in _DATA else len(value)
-            return min(len(value), most)
+            size = len(value.encode("utf-8", "surrogatepass"))
+            return min(size, BLOCK_TOKENS * BYTES_PER_TOKEN) if key in _DATA else size
         case Mapping():
-            return sum(len(name) + _characters(each, name) for name, each in value.items())
+            return sum(len(name) + _bytes(each, name) for name, each in value.items())
         case Sequence():
-            return sum(_characters(each) for each in value)
+            return sum(_bytes(each) for each in value)
         case _:
-            return CHARACTERS_PER_TOKEN
+            return BYTES_PER_TOKEN
 
 
 def _without_price(model: str) -> Failure:

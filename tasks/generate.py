@@ -18,7 +18,7 @@ from models.snapshot import Loaded
 from rejoinder.core import parts
 from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.effects import Cause
-from rejoinder.core.messages import Failure, NewMessage, Role, Visibility
+from rejoinder.core.messages import Failure, NewMessage, Role, Usage, Visibility
 from rejoinder.core.model import ModelRequest, Progress, Reply, StopReason, StreamItem
 from rejoinder.core.partial import Partial
 from rejoinder.core.prompt import assemble
@@ -49,7 +49,7 @@ def generate(held: Held, loaded: Loaded) -> None:
         attempt=held.attempt,
     )
     full_name = f"{provider.name}:{model}"
-    if budget.parks(held, loaded, full_name, request):
+    if budget.parks(held, loaded, full_name, budget.tokens_of(request)):
         return
     titles.begin(held.runtime, loaded)
     reply, runtime_ms = _ask(held, provider, request)
@@ -80,7 +80,7 @@ def _follow_up(held: Held, loaded: Loaded, message: NewMessage, stop: StopReason
         held.write(machine.commit, message=message)
     elif stop is StopReason.REFUSAL and not parts.text_of(message.parts).strip():
         held.partial = None
-        held.write(machine.fail, REFUSED)
+        held.write(machine.fail, REFUSED, lost=message)
     elif stop in (StopReason.MAX_TOKENS, StopReason.CONTEXT_LENGTH):
         notice = NewMessage(Role.ASSISTANT, (parts.Text(CUT_NOTICE),), Visibility.USER)
         held.write(machine.finish_turn, message=message, notice=notice)
@@ -106,7 +106,8 @@ def _ask(held: Held, provider: Provider, request: ModelRequest) -> tuple[Reply, 
         )
     finally:
         runtime_ms = int((time.monotonic() - began) * 1000)
-        if kept := so_far.parts():
+        kept = so_far.parts()
+        if kept or so_far.usage != Usage():
             model = f"{provider.name}:{request.model}"
             held.partial = NewMessage(
                 Role.ASSISTANT,

@@ -146,6 +146,13 @@ def again_or_fail(held: Held, error: ProviderError) -> None:
             retry_state=retry_state(error.failure, wait),
             results=held.results,
             untouched=held.untouched,
+            lost=held.partial,
         )
     else:
-        held.write(machine.fail, error.failure, results=held.results, untouched=held.untouched)
+        held.write(
+            machine.fail,
+            error.failure,
+            results=held.results,
+            untouched=held.untouched,
+            lost=held.partial,
+        )

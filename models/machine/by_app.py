@@ -265,8 +265,7 @@ def set_title(
             f"The title is empty or longer than {MOST_TITLE} characters", "give a short one"
         )
     chat = change.chat
-    if call is not None:
-        history.count(change, call)
+    history.count(change, call)
     if source is TitleSource.MODEL and chat.title_source is not TitleSource.WORDS:
         return change.effects() if call else change.nothing()
     chat.title, chat.title_source = title, source

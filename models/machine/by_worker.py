@@ -124,10 +124,15 @@ def retry_later(  # noqa: PLR0913  # all but two are named
     retry_state: Mapping[str, Json],
     results: Iterable[ToolResult] = (),
     untouched: Iterable[str] = (),
+    lost: NewMessage | None = None,
 ) -> Effects:
-    """retry_later: running → pending, not before the delay has passed; attempt + 1."""
+    """retry_later: running → pending, not before the delay has passed; attempt + 1.
+
+    `lost` is an answer that is not kept: it was paid for all the same. So with `fail`.
+    """
     change = begin(tx, fence.chat_id, Transition.RETRY_LATER, fence=fence)
     _answer(change, results, untouched)
+    history.count_lost(change, lost)
     change.chat.attempt += 1
     change.chat.retry_state = dict(retry_state)
     run_after = after(change.now, delay_seconds)
@@ -211,9 +216,11 @@ def fail(  # noqa: PLR0913  # all but three are named
     message: NewMessage | None = None,
     results: Iterable[ToolResult] = (),
     untouched: Iterable[str] = (),
+    lost: NewMessage | None = None,
 ) -> Effects:
     """fail: running → error; the queue stays, open calls stay open for a retry."""
     change = begin(tx, fence.chat_id, Transition.FAIL, fence=fence)
+    history.count_lost(change, lost)
     if message is not None:
         _record(change, message, {}, ())
     _answer(change, results, untouched)
@@ -238,6 +245,7 @@ def release(
     if change.before is Status.INTERRUPTING:
         finish_stopped(change, partial, results, untouched)
     else:
+        history.count_lost(change, partial)
         _answer(change, results, untouched)
         queue.go_on(change)
     return change.effects()
@@ -275,6 +283,8 @@ def finish_stopped(
     if partial is not None and partial.parts:
         _record(change, replace(partial, parts=parts.distinct(partial.parts)), {}, ())
         calls.close_all(change, calls.INTERRUPTED)
+    else:
+        history.count_lost(change, partial)
     history.end_turn(change, TurnState.INTERRUPTED, answer=history.last_answer(change))
     queue.rest_or_next(change)
 

@@ -4,7 +4,7 @@ Messages get their id, and so their place, while the lock is held: two writers c
 about the order. Nothing here decides a status; the transitions in `by_*.py` do.
 """
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from uuid import UUID
 
 from sqlalchemy import and_, func, insert, or_, select, update
@@ -77,9 +77,9 @@ def cost_of(message: NewMessage | Message) -> dict[str, Json]:
     return {name: value for name, value in told.items() if value is not None}
 
 
-def count(change: Change, message: NewMessage) -> None:
+def count(change: Change, message: NewMessage | None) -> None:
     """Add what a model call took to what the chat has used. A notice of ours is no call."""
-    if message.model is None and message.usage == Usage():
+    if message is None or (message.model is None and message.usage == Usage()):
         return
     chat, usage = change.chat, message.usage
     chat.used_calls += 1
@@ -91,6 +91,11 @@ def count(change: Change, message: NewMessage) -> None:
     chat.used_micros += message.cost_micros or 0
     chat.used_unpriced += message.cost_micros is None
     chat.used_ms += message.runtime_ms or 0
+
+
+def count_lost(change: Change, message: NewMessage | None) -> None:
+    """Add a call whose answer is not kept: it was paid for, but nobody had anything of its time."""
+    count(change, message and replace(message, runtime_ms=None))
 
 
 def generated(change: Change, message: NewMessage) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from rejoinder.core.errors import Rejected, Stale
 from rejoinder.core.messages import Budget, NewMessage, Role, TitleSource, Usage, Used, WhenBusy
 from rejoinder.core.parts import Text, ToolResult
 from rejoinder.core.state import Status
-from tests.chats import Subject, World, words
+from tests.chats import BOOM, Subject, World, words
 from tests.integration.invariants import assert_invariants
 from tests.waiting import wait_until
 
@@ -265,3 +266,21 @@ def test_a_models_title_never_replaces_a_persons_but_its_call_is_counted(world: 
     row = world.row(root.id)
     assert (row["title"], row["title_source"], row["used_calls"]) == ("By me", "user", 2)
     world.do(machine.finish_turn, fence, message=answer())  # the fence of the turn still holds
+
+
+def test_a_call_is_counted_also_if_its_answer_is_not_kept(world: World) -> None:
+    root = world.new()
+    world.do(
+        machine.retry_later, world.claim(root.id), delay_seconds=0, retry_state={}, lost=answer()
+    )
+    world.do(machine.release, world.claim(root.id), partial=answer())
+    fence = world.claim(root.id)
+    world.do(machine.interrupt, root.id)
+    world.do(machine.finish_interrupt, fence, partial=replace(answer(), parts=()))
+    world.do(machine.send, root.id, words("Again."))
+    world.do(machine.fail, world.claim(root.id), BOOM, lost=answer())
+    row = world.row(root.id)
+    assert (row["used_calls"], row["used_input"], row["used_micros"]) == (4, 40, 28)
+    assert row["used_ms"] == 0, "nobody had anything of that time"
+    roles = world.read("SELECT role FROM rejoinder.messages ORDER BY id")
+    assert [each["role"] for each in roles] == ["user", "user"]

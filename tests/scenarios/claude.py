@@ -1,7 +1,7 @@
 """A stand-in for Anthropic's API, for real workers: it answers by what the message says.
 
-A message with `[slow]` is answered with a few words, and no end; a title for one with `[held]`
-comes when the test lets it, and one for `[broken]` never.
+A message with `[slow]` is answered with a few words, and no end; with `[break]`, the first answer
+breaks off. A title for one with `[held]` comes when the test lets it, for `[broken]` never.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Claude:
         await connection.send(start(usage=USAGE) + text(0, "Hel", "lo"))
         if "[slow]" in said:
             await connection.until_left()
-        else:
+        elif "[break]" not in said or self.requests.count(connection.request) > 1:
             await connection.send(end(output_tokens=300))
 
     async def _title(self, connection: Connection, said: str) -> None:

@@ -1,10 +1,12 @@
 """Costs, budgets and titles with real workers, on threads and on prefork."""
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ from tests.scenarios.house import House, open_house
 from tests.waiting import wait_until
 
 LONG = 60.0
+PAGE = Path(__file__).parents[2] / "docs/accounts.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 USAGE = {"input_tokens": 9_000, "output_tokens": 1_000}
 PRICES = {"scripted:*": {"input": 1, "output": 5}}
 STEP_MICROS = 9_000 + 5_000
@@ -32,6 +36,7 @@ class Scene:
 
     house: House
     claude: Claude
+    redis_url: str
 
     def ask(self, words: str, **more: Any) -> Turn:
         """A chat with Claude."""
@@ -68,7 +73,7 @@ def scene(
         settings = {**QUICK, **claude.env, "REJOINDER_PRICES": json.dumps(PRICES)}
         with open_house(request.param, database_url, servers.redis_url, folder, settings) as house:
             house.worker()
-            yield Scene(house, claude)
+            yield Scene(house, claude, servers.redis_url)
             assert_invariants(house.world.engine)
 
 
@@ -105,6 +110,15 @@ def test_an_interrupted_answer_counts_what_the_provider_has_told(scene: Scene) -
     usage = scene.chat(turn)["usage"]
     assert (usage["calls"], usage["input_tokens"], usage["cache_read_tokens"]) == (1, 1_000, 5_000)
     assert usage["cost_micros"] == 8_000 + 10, "the prompt, and the one token that was told"
+
+
+def test_an_answer_that_breaks_off_is_paid_for_twice(scene: Scene) -> None:
+    turn = scene.ask("Will it [break] once?", title="Broken")
+    assert turn.get(timeout=LONG)["text"] == "Hello"
+    assert scene.claude.asked("Will it [break] once?") == 2
+    usage = scene.chat(turn)["usage"]
+    assert (usage["calls"], usage["input_tokens"]) == (2, 2_000)
+    assert usage["cost_micros"] == ANSWER_MICROS + 8_000 + 10
 
 
 def test_a_chat_without_money_parks_before_the_model_is_asked_and_goes_on(scene: Scene) -> None:
@@ -253,28 +267,40 @@ def test_neither_children_nor_scripts_nor_named_chats_are_given_a_title(scene: S
     assert scene.chat(played)["usage"]["calls"] == 1
 
 
+@pytest.mark.parametrize(
+    ("mark", "printed"),
+    [
+        ("Where is order 17?", ["$0.011 of $0.50", "'cost_micros': 11000"]),
+        ("Where is order 18?", ["budget 0 of 10", "finished"]),
+        ("get_usage", [MODEL, "in all: "]),
+    ],
+)
+def test_the_examples_in_the_documentation_run(
+    scene: Scene, mark: str, printed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (block,) = [block for block in EXAMPLES if mark in block]
+    exec(block.replace("redis://…", scene.redis_url), {})  # noqa: S102  # our own words
+    said = capsys.readouterr().out
+    assert [words for words in printed if words not in said] == []
+
+
 def test_nobody_raises_the_budget_in_time(scene: Scene) -> None:
-    member = scene.house.fleet.members[-1]
-    member.stop()
-    hasty = scene.house.worker(env={"REJOINDER_BUDGET_SECONDS": "0.2"})
-    try:
-        turn = scene.play(DONE, budget={"tokens": 1})
+    scene.house.fleet.members[-1].stop()
+    scene.house.worker(env={"REJOINDER_BUDGET_SECONDS": "0.2"})  # also for the tests below
+    turn = scene.play(DONE, budget={"tokens": 1})
 
-        def given_up() -> bool:
-            scene.house.client.app.send_task(
-                "rejoinder.sweep", queue="rejoinder.control", ignore_result=True
-            )
-            return bool(scene.chat(turn)["status"] == Status.ERROR)
+    def given_up() -> bool:
+        scene.house.client.app.send_task(
+            "rejoinder.sweep", queue="rejoinder.control", ignore_result=True
+        )
+        return bool(scene.chat(turn)["status"] == Status.ERROR)
 
-        wait_until(given_up, LONG, "the deadline passes")
-        with pytest.raises(TurnFailed, match="budget"):
-            turn.get(timeout=LONG)
-        assert scene.chat(turn)["last_error"]["kind"] == "budget"
-        scene.house.client.set_budget(turn.chat_id, tokens=50_000)
-        assert scene.house.client.retry(turn.chat_id).get(timeout=LONG)["text"] == "Done."
-    finally:
-        hasty.stop()
-        scene.house.worker()
+    wait_until(given_up, LONG, "the deadline passes")
+    with pytest.raises(TurnFailed, match="budget"):
+        turn.get(timeout=LONG)
+    assert scene.chat(turn)["last_error"]["kind"] == "budget"
+    scene.house.client.set_budget(turn.chat_id, tokens=50_000)
+    assert scene.house.client.retry(turn.chat_id).get(timeout=LONG)["text"] == "Done."
 
 
 def test_a_title_that_hangs_keeps_no_worker_from_going(scene: Scene) -> None:

@@ -104,6 +104,38 @@ def test_send_creates_a_chat_that_show_and_ls_then_find(shell: Shell) -> None:
     assert found["chats"] == []
 
 
+def test_a_chat_is_named_and_its_usage_and_budget_are_told(shell: Shell) -> None:
+    chat = shell.send("hello", "--owner", "eve")
+    wait_until(lambda: shell.client.get_chat(chat)["status"] == Status.WAITING, 30)
+    assert shell.run("title", chat, "A greeting") == ""
+    assert "A greeting" in shell.run("ls", "--owner", "eve")
+    assert "A greeting" in shell.run("show", chat)
+    assert shell.run("budget", chat, "--tokens", "1", "--cost", "2.5") == "waiting\n"
+    said = shell.run("usage", chat)
+    assert "this chat" in said
+    assert "1 calls" in said
+    assert "+ 1 calls without a price" in said
+    assert "1 tokens, $2.50" in said
+    assert json.loads(shell.run("usage", chat, "--json"))["budget"]["cost"] == "2.50"
+    used = shell.run("usage", "--owner", "eve", "--since", "2026-01-01")
+    assert "scripted:echo" in used
+    assert "all" in used
+    assert "no" not in shell.run("usage", "--owner", "eve", "--until", "2026-01-01")
+    assert "leave CHAT out" in shell.run("usage", chat, "--owner", "eve", code=1)
+    assert "or --none" in shell.run("budget", chat, code=2)
+
+
+def test_a_chat_that_waits_for_its_budget_says_so_and_goes_on(shell: Shell) -> None:
+    turn = shell.client.create_chat("hello", owner="eve", budget={"tokens": 1})
+    wait_until(lambda: shell.client.get_chat(turn.chat_id)["action"] == "budget", 30)
+    told = json.loads(shell.run("show", turn.chat_id, "--json"))
+    assert (told["status"], told["action"]) == ("requires_action", "budget")
+    assert shell.run("budget", turn.chat_id, "--none") == "pending\n"
+    assert turn.get(timeout=30)["text"] == "You said: hello"
+    shown = shell.run("tail", turn.chat_id, "--until-rest")
+    assert "You said: hello" in shown
+
+
 def test_send_waits_for_the_answer_and_prints_nothing_else(shell: Shell) -> None:
     assert shell.run("send", "hello", "--wait") == "You said: hello\n"
 

@@ -87,3 +87,9 @@ def test_a_summary_is_told_in_a_line_at_its_beginning_and_one_at_its_end() -> No
     )
     failed = ("compaction", {"state": "failed", "message": "Too much to do."})
     assert told(failed) == "· no summary was written: Too much to do.\n"
+
+
+def test_a_budget_that_is_used_up_is_told_with_what_was_spent() -> None:
+    spent = {"tokens": 12345, "cost": "1.50"}
+    said = told(("action_required", {"kind": "budget", "spent": spent, "budget": {}}))
+    assert "the budget is used up (12,345 tokens, $1.50)" in said
