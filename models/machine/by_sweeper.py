@@ -77,11 +77,11 @@ def expire(tx: Session, chat_id: UUID) -> Effects:
         for call in calls.unanswered(open_calls)
         if call.deadline is not None and call.deadline <= change.now
     ]
-    calls.overdue(change, [call for call in late if call.kind is not CallKind.CHILDREN])
+    looks = [call for call in calls.elsewhere(late) if call.kind is CallKind.CHILDREN]
+    calls.overdue(change, [call for call in late if call not in looks])
     calls.settle(change, open_calls)
     asking = chat.status is Status.REQUIRES_ACTION
     left = calls.asking(open_calls) if asking else calls.elsewhere(open_calls)
-    looks = [call for call in late if call.kind is CallKind.CHILDREN]
     if left and not looks and (later := [call.deadline for call in left if call.deadline]):
         change.to(chat.status, deadline=min(later), action=chat.action)
         if asking:
@@ -108,9 +108,13 @@ def wake(
     if change.unchanged:
         return change.nothing()
     open_calls = calls.unsettled(change)
-    outside = calls.unanswered(open_calls, CallKind.EXTERNAL)
-    waiting = {call.call_id for call in calls.elsewhere(open_calls)}
-    meant = {call.call_id for call in outside if external_id in (None, call.external_id)}
+    outside = calls.elsewhere(open_calls)
+    waiting = {call.call_id for call in outside}
+    meant = {
+        call.call_id
+        for call in outside
+        if call.kind is CallKind.EXTERNAL and external_id in (None, call.external_id)
+    }
     if result is not None and result.call_id in meant:
         calls.answer(change, open_calls, [result])
     elif result is not None or change.before in AT_REST:

@@ -261,7 +261,7 @@ def overdue(change: Change, calls: Calls) -> None:
         if call.approval is Approval.WANTED:
             allowed = bool(given and given.get("approve"))
             decide(change, [call], approved=allowed, note=TIMED_OUT)
-        elif given is not None:
+        elif given is not None and given["approve"] is None:
             result = ToolResult(call.call_id, given["content"], is_error=given["is_error"] is True)
             _set(change, call, CallState.FINISHED, result)
         else:

@@ -252,9 +252,18 @@ def _check_caller(after: Rows, effects: Effects, expected: Outcome) -> None:
         assert effects.queued_id is None
 
 
-SEEN = (
-    "status turn_id archived model action deadline run_after attempt retry_state last_error"
-).split()
+SEEN = [
+    "status",
+    "turn_id",
+    "archived",
+    "model",
+    "action",
+    "deadline",
+    "run_after",
+    "attempt",
+    "retry_state",
+    "last_error",
+]
 
 
 def _status_told(was: Row, chat: Row) -> bool:
