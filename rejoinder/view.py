@@ -163,7 +163,7 @@ class ChatView:
         """What somebody outside has to do, if the chat waits for that."""
         since, _ = self._values.get("status", (0, None))
         version, asked = self._values.get("asked", (0, None))
-        return asked if self.status == Status.REQUIRES_ACTION and version == since else None
+        return asked if self.status == Status.REQUIRES_ACTION and version >= since else None
 
     @property
     def live(self) -> list[LivePart]:

@@ -80,7 +80,7 @@ def expire(tx: Session, chat_id: UUID) -> Effects:
         for call in waited_for(open_calls)
         if (call.deadline or chat.deadline) <= change.now
     ]
-    children = [call for call in late if call.kind is CallKind.CHILDREN]
+    children = [call for call in calls.elsewhere(late) if call.kind is CallKind.CHILDREN]
     calls.overdue(change, [call for call in late if call not in children])
     calls.settle(change, open_calls)
     left = waited_for(open_calls)
@@ -113,9 +113,13 @@ def wake(
     if change.unchanged:
         return change.nothing()
     open_calls = calls.unsettled(change)
-    outside = calls.unanswered(open_calls, CallKind.EXTERNAL)
-    waiting = {call.call_id for call in calls.elsewhere(open_calls)}
-    meant = {call.call_id for call in outside if external_id in (None, call.external_id)}
+    outside = calls.elsewhere(open_calls)
+    waiting = {call.call_id for call in outside}
+    meant = {
+        call.call_id
+        for call in outside
+        if call.kind is CallKind.EXTERNAL and external_id in (None, call.external_id)
+    }
     if result is not None and result.call_id in meant:
         calls.answer(change, open_calls, [result])
     elif result is not None or change.before in AT_REST or _waits_for_others(change, open_calls):
