@@ -12,7 +12,7 @@ export PYTHON
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up chat test check lint types arch docs bench-db mutants chaos lock clean
+.PHONY: help setup demo up chat test check lint types arch docs bench bench-db mutants chaos lock clean
 
 help:  ## explain the targets
 	@echo "make <target>, each with its own set-up:"
@@ -50,6 +50,9 @@ docs: setup  ## write the generated parts of the documentation
 
 bench-db: setup  ## the hot statements on 200,000 chats and 2,000,000 messages
 	@$(PYTHON_BIN) scripts/bench_db.py $(ARGS)
+
+bench: setup  ## contenders side by side: bare SDK, bare and naive Celery, Rejoinder
+	@$(PYTHON_BIN) scripts/bench.py $(ARGS)
 
 mutants: setup  ## break the machine on purpose: some test must fail each time
 	@$(PYTHON_BIN) scripts/mutants.py $(ARGS)

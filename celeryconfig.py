@@ -25,7 +25,7 @@ accept_content = ["json"]
 timezone = "UTC"
 enable_utc = True
 
-imports = ("tasks.step", "tasks.front_door", "tasks.sweeping", "tasks.edges")
+imports = ("tasks.step", "tasks.front_door", "tasks.callbacks", "tasks.sweeping", "tasks.edges")
 
 # Two queues: a front-door call (create, send, stop) never waits behind a slow step. A worker serves
 # both unless it is told otherwise with -Q; `make up` and compose run one for control alone.

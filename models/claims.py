@@ -15,10 +15,10 @@ from sqlalchemy import Engine, Row, TextClause, text
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
-from rejoinder.core.effects import Dispatch, Fence, TurnEnd
+from rejoinder.core.effects import Dispatch, Event, EventKind, Fence, TurnEnd
 from rejoinder.core.limits import REDISPATCH_FIRST, REDISPATCH_MOST, SUSPECT_AT
 from rejoinder.core.messages import TurnState
-from rejoinder.core.parts import load, text_of
+from rejoinder.core.parts import Json, load, text_of
 from rejoinder.core.state import Status
 
 _CLAIM = text("""
@@ -76,10 +76,10 @@ SELECT c.id AS chat_id, c.turn_id, c.lease_id, c.history_version
 """)
 
 _BY_TURN = text("""
-SELECT t.chat_id, t.id AS turn_id, q.id AS queued_id
+SELECT t.chat_id, coalesce(t.joined_id, t.id) AS turn_id, q.id AS queued_id
   FROM rejoinder.turns AS t
   LEFT JOIN rejoinder.queued_messages AS q ON q.chat_id = t.chat_id AND q.turn_id = t.id
- WHERE t.id = ANY(CAST(:ids AS uuid[])) AND t.state IN ('open', 'queued')
+ WHERE t.id = ANY(CAST(:ids AS uuid[])) AND t.state IN ('open', 'queued', 'joined')
 """)
 
 _DUE = text("""
@@ -102,6 +102,21 @@ SELECT c.id AS chat_id
    FOR NO KEY UPDATE SKIP LOCKED
 """)
 
+_WAITS_OVER = text("""
+SELECT c.id AS chat_id
+  FROM rejoinder.chats AS c
+ WHERE c.deadline IS NOT NULL AND c.status = 'sleeping' AND c.id <> ALL(CAST(:skip AS uuid[]))
+   AND EXISTS (
+       SELECT FROM rejoinder.tool_calls AS k
+        WHERE k.chat_id = c.id AND NOT k.settled AND k.kind = 'children' AND k.result IS NULL
+          AND k.approval IS DISTINCT FROM 'wanted'
+          AND NOT EXISTS (
+              SELECT FROM unnest(k.waits_for) AS w(id) JOIN rejoinder.chats AS b ON b.id = w.id
+               WHERE b.status NOT IN ('waiting', 'error')))
+ LIMIT :limit
+   FOR NO KEY UPDATE OF c SKIP LOCKED
+""")
+
 _ANNOUNCED = text("""
 UPDATE rejoinder.turns SET announced = true WHERE id = ANY(CAST(:ids AS uuid[]))
 """)
@@ -113,6 +128,11 @@ SELECT t.id, t.chat_id, t.state, t.answer_id, t.error, m.parts
  WHERE t.ended_at <= statement_timestamp() - :overdue AND NOT t.announced
  ORDER BY t.ended_at
  LIMIT :limit
+""")
+
+_SENT = text("""
+UPDATE rejoinder.tool_calls SET sent = true
+ WHERE chat_id = :chat_id AND external_id = :external_id AND NOT settled
 """)
 
 _REDISPATCH = text("""
@@ -143,6 +163,12 @@ class Claim:
     attempt: int
     snapshot_version: int
     crashes: int
+
+    @property
+    def event(self) -> Event:
+        """What readers are told of it."""
+        told: dict[str, Json] = {"status": Status.RUNNING, "turn_id": str(self.turn_id)}
+        return Event(EventKind.STATUS, {**told, "run_after": None})
 
     @property
     def suspect(self) -> bool:
@@ -296,6 +322,12 @@ def announced(engine: Engine, turn_ids: Sequence[UUID]) -> None:
         connection.execute(_ANNOUNCED, {"ids": [str(turn_id) for turn_id in turn_ids]})
 
 
+def sent(engine: Engine, chat_id: UUID, external_id: str) -> None:
+    """Note that the broker took another app's task. Index: tool_calls_open. Locks that one call."""
+    with engine.begin() as connection:
+        connection.execute(_SENT, {"chat_id": chat_id, "external_id": external_id})
+
+
 def unannounced(tx: Session, *, limit: int = 100) -> list[tuple[UUID, TurnEnd]]:
     """Turns that ended a while ago and whose result nobody stored: its publisher died first.
 
@@ -326,6 +358,18 @@ def expired(tx: Session, *, limit: int = 100, skip: Sequence[UUID] = ()) -> list
     """Parked chats past their deadline; locked. Index: chats_parked, in its own order."""
     given = {"limit": limit, "skip": [str(chat) for chat in skip]}
     return [row.chat_id for row in tx.execute(_EXPIRED, given)]
+
+
+def waits_over(tx: Session, *, limit: int = 100, skip: Sequence[UUID] = ()) -> list[UUID]:
+    """Chats that sleep for children none of which is busy any more (or there at all); locked.
+
+    Whoever should have woken them died between a child's commit and its word. Indexes: chats_parked
+    (all that is parked), then tool_calls_open and chats_pkey. SKIP LOCKED: one that is being woken
+    needs nobody else. Safe without locking the children: one that gets busy again meanwhile only
+    means that the parent looks at it, and goes back to sleep.
+    """
+    given = {"limit": limit, "skip": [str(chat) for chat in skip]}
+    return [row.chat_id for row in tx.execute(_WAITS_OVER, given)]
 
 
 def due(tx: Session) -> int:

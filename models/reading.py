@@ -1,15 +1,19 @@
 """What apps ask about chats: one chat, many chats, messages. Values ready for JSON; no locks."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
+from models import accounts, trees
+from models.machine.calls import Calls, asked_for, asking
+from models.machine.history import cost_of
 from models.tables import Chat, Message, QueuedMessage, ToolCallRow
 from rejoinder.core.errors import Rejected
-from rejoinder.core.messages import ANSWERED, Visibility
+from rejoinder.core.messages import ANSWERED, ActionKind, Visibility
 from rejoinder.core.state import Status
 
 MOST = 200
@@ -17,7 +21,7 @@ MOST = 200
 
 
 def get_chat(tx: Session, chat_id: UUID) -> dict[str, Any]:
-    """One chat with its queue and, if it waits for answers, the calls to be answered."""
+    """One chat with its queue, its children and, if it waits for answers, the calls in question."""
     chat = tx.get(Chat, chat_id)
     if chat is None:
         raise Rejected(f"There is no chat {chat_id}", "check its id")
@@ -30,16 +34,41 @@ def get_chat(tx: Session, chat_id: UUID) -> dict[str, Any]:
         select(ToolCallRow)
         .where(ToolCallRow.chat_id == chat_id, ~ToolCallRow.settled)
         .order_by(ToolCallRow.id)
-    )
+    ).all()
     return {
         **_chat(chat),
-        "queue": [{"id": q.id, "turn_id": str(q.turn_id), "parts": q.parts} for q in queue],
-        "open_calls": [
-            {"call_id": c.call_id, "name": c.name, "arguments": c.arguments, "kind": c.kind}
-            for c in calls
-            if c.state not in ANSWERED
-        ],
+        **_accounts(tx, chat),
+        "children": _children(tx, chat_id),
+        "queue": [_queued(message) for message in queue],
+        "asked": _asked(chat, calls),
+        "open_calls": [_open_call(call) for call in calls if call.state not in ANSWERED],
     }
+
+
+def _children(tx: Session, chat_id: UUID) -> list[dict[str, Any]]:
+    rows = tx.execute(
+        select(Chat.id, Chat.title, Chat.status)
+        .where(Chat.parent_id == chat_id)
+        .order_by(Chat.id)
+        .limit(MOST)
+    )
+    return [{"id": str(c.id), "title": c.title, "status": str(c.status)} for c in rows]
+
+
+def _open_call(call: ToolCallRow) -> dict[str, Any]:
+    return {
+        "call_id": call.call_id,
+        "name": call.name,
+        "arguments": call.arguments,
+        "kind": str(call.kind),
+        "state": str(call.state),
+        "approval": str(call.approval) if call.approval else None,
+        "deadline": _moment(call.deadline),
+    }
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment else None
 
 
 def list_chats(  # noqa: PLR0913  # filters
@@ -48,16 +77,35 @@ def list_chats(  # noqa: PLR0913  # filters
     *,
     status: Status | None = None,
     labels: Mapping[str, str] | None = None,
-    archived: bool = False,
+    archived: bool | None = False,
+    parent_id: UUID | None = None,
+    root_id: UUID | None = None,
+    roots: bool = False,
+    title: str | None = None,
     before: UUID | None = None,
     limit: int = 50,
 ) -> dict[str, Any]:
-    """An owner's chats, newest first; `next` goes into `before` for the next page."""
-    query = select(Chat).where(Chat.owner == owner, Chat.archived.is_(archived))
+    """An owner's chats, newest first; `next` goes into `before` for the next page.
+
+    Index: chats_owner, in its own order; with `parent_id` or `root_id`, chats_children and
+    chats_tree.
+    """
+    query = select(Chat).where(Chat.owner == owner)
+    if archived is not None:
+        query = query.where(Chat.archived.is_(archived))
     if status is not None:
         query = query.where(Chat.status == status)
     if labels:
         query = query.where(Chat.labels.contains(dict(labels)))
+    if parent_id is not None:
+        query = query.where(Chat.parent_id == parent_id)
+    if root_id is not None:
+        in_tree = and_(Chat.root_id == root_id, Chat.parent_id.is_not(None))
+        query = query.where(or_(Chat.id == root_id, in_tree))
+    if roots:
+        query = query.where(Chat.parent_id.is_(None))
+    if title:
+        query = query.where(Chat.title.icontains(title, autoescape=True))
     if before is not None:
         query = query.where(Chat.id < before)
     rows = tx.scalars(query.order_by(Chat.id.desc()).limit(min(limit, MOST) + 1)).all()
@@ -68,21 +116,32 @@ def list_chats(  # noqa: PLR0913  # filters
     }
 
 
-def get_messages(tx: Session, chat_id: UUID, *, after: int = 0, limit: int = 100) -> dict[str, Any]:
-    """A chat's messages that people see, oldest first; `next` goes into `after`."""
+def get_messages(  # noqa: PLR0913  # from where, to where, which way
+    tx: Session,
+    chat_id: UUID,
+    *,
+    after: int = 0,
+    before: int | None = None,
+    newest_first: bool = False,
+    limit: int = 100,
+) -> dict[str, Any]:
+    """A page of a chat's messages that people see, between two cursors (neither included).
+
+    Oldest first, `next` goes into `after`; newest first, it goes into `before`. Index:
+    messages_pkey, in its own order.
+    """
     if tx.get(Chat, chat_id) is None:
         raise Rejected(f"There is no chat {chat_id}", "check its id")
-    rows = tx.scalars(
-        select(Message)
-        .where(
-            Message.chat_id == chat_id,
-            Message.id > after,
-            ~Message.deleted,
-            Message.visibility != Visibility.MODEL,
-        )
-        .order_by(Message.id)
-        .limit(min(limit, MOST) + 1)
-    ).all()
+    seen = select(Message).where(
+        Message.chat_id == chat_id,
+        Message.id > after,
+        ~Message.deleted,
+        Message.visibility != Visibility.MODEL,
+    )
+    if before is not None:
+        seen = seen.where(Message.id < before)
+    order = Message.id.desc() if newest_first else Message.id
+    rows = tx.scalars(seen.order_by(order).limit(min(limit, MOST) + 1)).all()
     page = rows[: min(limit, MOST)]
     return {
         "messages": [_message(message) for message in page],
@@ -90,14 +149,38 @@ def get_messages(tx: Session, chat_id: UUID, *, after: int = 0, limit: int = 100
     }
 
 
+def _queued(message: QueuedMessage) -> dict[str, Any]:
+    return {
+        "id": message.id,
+        "turn_id": str(message.turn_id),
+        "parts": message.parts,
+        "model": message.model,
+        "steer": message.steer,
+        "created_at": message.created_at.isoformat(),
+    }
+
+
+def _asked(chat: Chat, calls: Calls) -> dict[str, Any] | None:
+    """What somebody outside has to do, as the `action_required` event says it."""
+    if chat.status is not Status.REQUIRES_ACTION:
+        return None
+    if chat.action is ActionKind.BUDGET:
+        return {"kind": str(chat.action)}
+    return {"kind": str(chat.action), "calls": [asked_for(call) for call in asking(calls)]}
+
+
 def _chat(chat: Chat) -> dict[str, Any]:
     return {
         "id": str(chat.id),
         "owner": chat.owner,
         "parent_id": str(chat.parent_id) if chat.parent_id else None,
+        "root_id": str(chat.root_id),
         "labels": chat.labels,
+        "title": chat.title,
+        "title_source": str(chat.title_source),
         "model": chat.model,
         "status": str(chat.status),
+        "action": str(chat.action) if chat.action else None,
         "archived": chat.archived,
         "turn_id": str(chat.turn_id) if chat.turn_id else None,
         "step_id": str(chat.step_id) if chat.step_id else None,
@@ -105,33 +188,30 @@ def _chat(chat: Chat) -> dict[str, Any]:
         "last_error": chat.last_error,
         "retry_state": chat.retry_state,
         "attempt": chat.attempt,
-        "run_after": chat.run_after.isoformat() if chat.run_after else None,
-        "deadline": chat.deadline.isoformat() if chat.deadline else None,
+        "run_after": _moment(chat.run_after),
+        "deadline": _moment(chat.deadline),
         "version": chat.snapshot_version,
         "created_at": chat.created_at.isoformat(),
         "updated_at": chat.updated_at.isoformat(),
     }
 
 
-def _message(message: Message) -> dict[str, Any]:
-    usage = {
-        name: getattr(message, name)
-        for name in (
-            "input_tokens",
-            "output_tokens",
-            "cache_read_tokens",
-            "cache_write_tokens",
-            "reasoning_tokens",
-            "runtime_ms",
-        )
-        if getattr(message, name) is not None
+def _accounts(tx: Session, chat: Chat) -> dict[str, Any]:
+    """What the chat has used, what its whole tree has, and what that may use."""
+    return {
+        "usage": accounts.told(accounts.used_by(chat)),
+        "tree_usage": accounts.told(trees.used(tx, chat.root_id)),
+        "budget": accounts.told_budget(trees.budget_of(tx, chat)),
     }
+
+
+def _message(message: Message) -> dict[str, Any]:
     return {
         "id": message.id,
         "turn_id": str(message.turn_id) if message.turn_id else None,
         "role": str(message.role),
         "parts": message.parts,
         "model": message.model,
-        "usage": usage,
+        "usage": cost_of(message),
         "created_at": message.created_at.isoformat(),
     }

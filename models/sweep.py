@@ -49,7 +49,7 @@ def sweep(  # noqa: PLR0913  # all but one are named
     batch: int = 100,
     most: int = 50,
 ) -> Swept:
-    """Recover chats of dead owners, expire parked ones, repeat overdue dispatches.
+    """Recover chats of dead owners, expire parked ones, wake and ring for those who were not.
 
     In batches, so that locks are not held for long, and at most so many of them: what is left after
     that is the next sweep's. A chat that cannot be moved is passed over, and then reconciled.
@@ -76,11 +76,8 @@ def sweep(  # noqa: PLR0913  # all but one are named
             _apart(tx, swept, chat_id, again)
         return len(found)
 
-    def expire(tx: Session) -> int:
-        found = claims.expired(tx, limit=batch, skip=swept.failed)
-        for chat_id in found:
-            _apart(tx, swept, chat_id, partial(machine.expire, tx, chat_id))
-        return len(found)
+    expire = _moving(swept, claims.expired, machine.expire, batch)
+    wake = _moving(swept, claims.waits_over, machine.wake, batch)
 
     def redispatch(tx: Session) -> int:
         missing = claims.due(tx) - queued - len(swept.dispatches) if queued else batch
@@ -88,7 +85,7 @@ def sweep(  # noqa: PLR0913  # all but one are named
         swept.dispatches.extend(found)
         return len(found)
 
-    for work in (recover, expire, redispatch) if recovering else (expire, redispatch):
+    for work in (recover, expire, wake, redispatch) if recovering else (expire, wake, redispatch):
         for _ in range(most):
             with transaction(engine) as tx:
                 found = work(tx)
@@ -101,6 +98,23 @@ def sweep(  # noqa: PLR0913  # all but one are named
         swept.ended = claims.unannounced(tx)
         claims.bury_workers(tx, gone_after=GONE_AFTER)
     return swept
+
+
+def _moving(
+    swept: Swept,
+    find: Callable[..., list[UUID]],
+    move: Callable[[Session, UUID], Effects],
+    batch: int,
+) -> Callable[[Session], int]:
+    """The work of finding a batch of chats, and moving each."""
+
+    def work(tx: Session) -> int:
+        found = find(tx, limit=batch, skip=swept.failed)
+        for chat_id in found:
+            _apart(tx, swept, chat_id, partial(move, tx, chat_id))
+        return len(found)
+
+    return work
 
 
 def _apart(tx: Session, swept: Swept, chat_id: UUID, move: Callable[[], Effects]) -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rejoinder.client import Turn as Turn
     from rejoinder.core.errors import Rejected as Rejected
     from rejoinder.results import TurnFailed as TurnFailed
+    from rejoinder.view import ChatView as ChatView
 
 __version__ = "0.1.0"
 
@@ -18,6 +19,7 @@ _FROM = {
     "Turn": "rejoinder.client",
     "Rejected": "rejoinder.core.errors",
     "TurnFailed": "rejoinder.results",
+    "ChatView": "rejoinder.view",
 }
 
 

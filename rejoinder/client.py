@@ -8,6 +8,7 @@ again by the tasks; a refusal raises `Rejected` with what to do.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
 
@@ -243,6 +244,10 @@ class Client:
         """Name a chat; no model overwrites it."""
         return self.call("set_title", requests.SetTitle, chat_id=chat_id, title=title)
 
+    def set_labels(self, chat_id: Id, labels: Mapping[str, str | None]) -> dict[str, Any]:
+        """Add or change labels, or remove those that are None; the others stay."""
+        return self.call("set_labels", requests.SetLabels, chat_id=chat_id, labels=labels)
+
     def set_budget(
         self, chat_id: Id, *, tokens: int | None = None, cost: float | str | None = None
     ) -> dict[str, Any]:
@@ -260,17 +265,46 @@ class Client:
         return self.call("unarchive", requests.OneChat, chat_id=chat_id)
 
     def get_chat(self, chat_id: Id) -> dict[str, Any]:
-        """One chat: status, queue, open calls, error."""
+        """One chat: status, queue, open calls, error, usage and budget."""
         return self.call("get_chat", requests.OneChat, chat_id=chat_id)
 
+    def get_usage(
+        self, owner: str, *, since: datetime | None = None, until: datetime | None = None
+    ) -> dict[str, Any]:
+        """What an owner's chats used, by model: from `since`, to before `until`, with time zone."""
+        return self.call("get_usage", requests.GetUsage, owner=owner, since=since, until=until)
+
     def list_chats(self, owner: str, **filters: Any) -> dict[str, Any]:
-        """An owner's chats, newest first; filters: status, labels, archived, before, limit."""
+        """A page of an owner's chats, newest first; `next` goes into `before` for the one after.
+
+        Filters: `status`, `labels` (all of them), `archived` (False, unless you say True or None
+        for both), `roots` (no children), `parent_id`, `root_id` (a whole tree), `title` (a piece
+        of it), `before`, `limit`.
+        """
         return self.call("list_chats", requests.ListChats, owner=owner, **filters)
 
-    def get_messages(self, chat_id: Id, *, after: int = 0, limit: int = 100) -> dict[str, Any]:
-        """A page of a chat's messages."""
+    def get_messages(
+        self,
+        chat_id: Id,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        newest_first: bool | None = None,
+        limit: int = 100,
+    ) -> dict[str, Any]:
+        """A page of a chat's messages: oldest first after one, or newest first before one.
+
+        `next` goes into `after` or `before` for the page behind it; None: there is none. With
+        `newest_first`, and without `before`, it begins with the last message.
+        """
         return self.call(
-            "get_messages", requests.GetMessages, chat_id=chat_id, after=after, limit=limit
+            "get_messages",
+            requests.GetMessages,
+            chat_id=chat_id,
+            after=after,
+            before=before,
+            newest_first=newest_first,
+            limit=limit,
         )
 
     # -- streams ----------------------------------------------------------------------------
@@ -308,7 +342,12 @@ class Client:
 
     def call(self, verb: str, kind: type[requests.Request], **arguments: Any) -> dict[str, Any]:
         """Run a front-door task and wait for what it says."""
-        given = {name: value for name, value in arguments.items() if value is not None}
+        # None stands for "not said", but for `archived`: whether archived or not.
+        given = {
+            name: value
+            for name, value in arguments.items()
+            if value is not None or name == "archived"
+        }
         checked = requests.check(kind, given).model_dump(mode="json", exclude_unset=True)
         sent = self.app.send_task(
             f"rejoinder.{verb}",

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 from pydantic import (
+    AwareDatetime,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -19,8 +20,9 @@ from pydantic import (
 )
 
 from rejoinder.core.errors import Rejected
-from rejoinder.core.limits import MOST_CLIENT_TOOLS, MOST_TITLE
+from rejoinder.core.limits import MOST_BUDGET, MOST_CLIENT_TOOLS, MOST_TITLE
 from rejoinder.core.messages import Budget, WhenBusy
+from rejoinder.core.money import MICROS
 from rejoinder.core.options import ApprovalPolicy
 from rejoinder.core.state import Status
 
@@ -56,13 +58,13 @@ class ClientToolIn(Request):
 class BudgetIn(Request):
     """What a chat and its children may use together; what is left out has no limit."""
 
-    tokens: Annotated[int, Field(ge=0)] | None = None
-    cost: Annotated[Decimal, Field(ge=0, max_digits=15)] | None = None
+    tokens: Annotated[int, Field(ge=0, le=MOST_BUDGET)] | None = None
+    cost: Annotated[Decimal, Field(ge=0, le=MOST_BUDGET // MICROS)] | None = None
     """In dollars."""
 
     def value(self) -> Budget:
         """As it is stored."""
-        micros = None if self.cost is None else int(self.cost * 1_000_000)
+        micros = None if self.cost is None else int(self.cost * MICROS)
         return Budget(self.tokens, micros)
 
 
@@ -85,6 +87,8 @@ class OptionsIn(Request):
     """Whether it may have child chats work for it."""
     compact_at: Annotated[int, Field(ge=1, le=100)] | None = None
     """Percent of the model's context at which the chat is summarised; 100: never."""
+    compaction_model: str | None = None
+    """Who writes its summaries, as `provider:model`."""
     park_seconds: Annotated[float, Field(gt=0)] | None = None
     """How long it waits for answers from outside."""
     extra: dict[str, Any] = {}
@@ -183,10 +187,25 @@ class SetTitle(OneChat):
     title: Title
 
 
+class SetLabels(OneChat):
+    """set_labels."""
+
+    labels: Annotated[dict[str, str | None], Field(min_length=1)]
+    """Those to set; None removes one."""
+
+
 class SetBudget(OneChat):
     """set_budget."""
 
     budget: BudgetIn
+
+
+class GetUsage(Request):
+    """get_usage."""
+
+    owner: str
+    since: AwareDatetime | None = None
+    until: AwareDatetime | None = None
 
 
 class ListChats(Request):
@@ -195,7 +214,16 @@ class ListChats(Request):
     owner: str
     status: Status | None = None
     labels: dict[str, str] = {}
-    archived: bool = False
+    archived: bool | None = False
+    """None: archived ones and others."""
+    parent_id: UUID | None = None
+    """Only the children of this chat."""
+    root_id: UUID | None = None
+    """Only this chat and all below it."""
+    roots: bool = False
+    """Only chats that are nobody's children."""
+    title: Annotated[str, Field(max_length=MOST_TITLE)] | None = None
+    """Only those with this in their title, whether written large or small."""
     before: UUID | None = None
     limit: Annotated[int, Field(gt=0, le=200)] = 50
 
@@ -204,6 +232,9 @@ class GetMessages(OneChat):
     """get_messages."""
 
     after: int = 0
+    before: int | None = None
+    newest_first: bool | None = None
+    """If it does not say: with `before`, newest first, otherwise oldest first."""
     limit: Annotated[int, Field(gt=0, le=200)] = 100
 
 

@@ -29,6 +29,8 @@ EXPIRE_SECONDS = 24 * 3600
 MAX_WAITING = 50_000
 """Events held back while Redis is away; beyond that the oldest are dropped."""
 START = "0-0"
+LIVE = frozenset({"part", "compaction"})
+"""Events that may hold deltas of a text, to be joined."""
 
 
 Sent: TypeAlias = tuple[UUID, str, dict[str, Json]]
@@ -124,19 +126,19 @@ def coalesce(batch: list[Sent]) -> list[Sent]:
     joined: list[Sent] = []
     last: dict[UUID, dict[str, Json]] = {}
     for chat_id, kind, data in batch:
-        before = last.get(chat_id) if kind == "part" else None
+        before = last.get(chat_id) if kind in LIVE else None
         if before is not None and _same_part(before, data):
             before["text"] = str(before["text"]) + str(data["text"])
             before["seq"], before["n"] = data["seq"], int(str(before["n"])) + 1
             continue
         own = dict(data)
-        last[chat_id] = own if kind == "part" else {}
+        last[chat_id] = own if kind in LIVE else {}
         joined.append((chat_id, kind, own))
     return joined
 
 
 def _same_part(one: Mapping[str, Json], other: Mapping[str, Json]) -> bool:
-    same = ("of", "index", "history_version", "attempt")
+    same = ("state", "of", "index", "history_version", "attempt")
     return (
         "text" in one and "text" in other and all(one.get(name) == other.get(name) for name in same)
     )

@@ -59,6 +59,13 @@ INSERT INTO rejoinder.tool_calls
         ended_at)
 SELECT chat_id, id, 'call', 'look_up', '{}', 'local', 'once', 'finished', '{}', true, now()
   FROM rejoinder.messages WHERE role = 'tool';
+
+-- Sleeping chats wait for a child: most for one that runs, a few for one that has come to rest.
+INSERT INTO rejoinder.tool_calls
+       (chat_id, message_id, call_id, name, arguments, kind, delivery, state, waits_for)
+SELECT md5('chat' || n)::uuid, 0, 'wait', 'wait_agent', '{}', 'children', 'once', 'requested',
+       ARRAY[md5('chat' || n + CASE WHEN n % 4000 = 4 THEN 1 ELSE -1 END)::uuid]
+  FROM generate_series(1, :chats) AS n WHERE n % 100 = 4;
 """
 
 _LONG_CHAT = """

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from sqlalchemy import Engine
 
-from models import claims, machine
+from models import claims, machine, trees
 from models.engine import transaction
 from models.history import prompt_history
 from models.sweep import sweep
@@ -59,6 +59,16 @@ def hot_paths(
         with transaction(engine) as tx:
             return prompt_history(tx, filled.long)
 
+    def look() -> None:
+        with transaction(engine) as tx:
+            trees.below(tx, filled.long, [filled.pending])
+            trees.look(tx, [filled.pending, filled.long])
+            trees.last_words(tx, [filled.pending, filled.long])
+            trees.children(tx, filled.long, limit=10)
+            trees.busy_children(tx, filled.long)
+            trees.size(tx, filled.long)
+            trees.instructions(tx, filled.long)
+
     return {
         "heartbeat": lambda: claims.heartbeat(engine, worker_id),
         "claim": claim,
@@ -67,5 +77,6 @@ def hot_paths(
         "send": queue,
         "finish_turn": finish_turn,
         "history": history,
+        "look at children": look,
         "sweep": lambda: sweep(engine, dead_after=DEAD_AFTER),
     }

@@ -21,6 +21,8 @@ SWEEPS = "tests/integration/test_races_sweeps.py"
 LEAVING = ("tests/integration/test_leaving.py",)
 STOPPING = ("tests/scenarios/test_stopping_matrix.py",)
 OTHERS = tuple(f"tests/integration/test_{n}.py" for n in ("calls", "turns", "sending", "trees"))
+AGENTS = ("tests/integration/test_agents.py",)
+BUDGETS = ("tests/integration/test_budgets.py",)
 AT_ONCE = 2
 TIMEOUT_SECONDS = 600
 
@@ -236,11 +238,87 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/integration/test_live.py",),
     ),
     Mutant(
+        "a budget that was raised meanwhile is missed",
+        _M + "by_worker.py",
+        "    if allowed != budget:",
+        "    if allowed is budget:",
+        BUDGETS,
+    ),
+    Mutant(
+        "nobody waits for who changes the budget",
+        "models/trees.py",
+        "        .with_for_update(key_share=True)\n    ).one_or_none()",
+        "    ).one_or_none()",
+        BUDGETS,
+    ),
+    Mutant(
+        "an answer that is not kept is free",
+        _M + "history.py",
+        "    count(change, message and replace(message, runtime_ms=None))",
+        "    return",
+        BUDGETS,
+    ),
+    Mutant(
+        "a model renames what a person has named",
+        _M + "by_app.py",
+        "if source is TitleSource.MODEL and chat.title_source is not TitleSource.WORDS:",
+        "if source is TitleSource.MODEL and chat.title_source is TitleSource.MODEL:",
+        BUDGETS,
+    ),
+    Mutant(
         "a deadline is taken for a theft",
         "tasks/runtime.py",
         "step.cancellation.cancel(Cause.DEADLINE)",
         "step.cancellation.cancel(Cause.LEASE_LOST)",
         LEAVING,
+    ),
+    Mutant(
+        "a tree is changed without its root's lock",
+        _M + "trees.py",
+        "    tx.execute(select(Chat.id).where(Chat.id == root_id).with_for_update(key_share=True))",
+        "    del root_id",
+        ("tests/integration/test_giving_way.py",),
+        "circle",
+    ),
+    Mutant(
+        "a turn gives way alone",
+        _M + "trees.py",
+        "if own.changed and (stopped or edited):",
+        "if own.changed and edited:",
+        ("tests/integration/test_giving_way.py",),
+        "stops_all_below",
+    ),
+    Mutant(
+        "a stopped turn goes on spawning",
+        _M + "agents.py",
+        "or chat.turn_id != caller.turn_id or chat.status is not Status.RUNNING",
+        "",
+        AGENTS,
+        "slips",
+    ),
+    Mutant(
+        "a repeated spawn is another one",
+        _M + "agents.py",
+        "if (before := keys.used(tx, parent.owner, caller.key)) is not None:",
+        "if (before := keys.used(tx, parent.owner, 'no such key')) is not None:",
+        AGENTS,
+        "repeated_spawn",
+    ),
+    Mutant(
+        "nobody wakes a parent",
+        _M + "by_sweeper.py",
+        "return all(busy.intersection(call.waits_for or ()) for call in awaited)",
+        "return bool(awaited) or bool(busy)",
+        AGENTS,
+        "last_of_several",
+    ),
+    Mutant(
+        "a lost wake-up stays lost",
+        "models/sweep.py",
+        "(recover, expire, wake, redispatch) if",
+        "(recover, expire, redispatch) if",
+        AGENTS,
+        "lost",
     ),
 )
 

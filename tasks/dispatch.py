@@ -1,30 +1,40 @@
 """The only place that publishes: what a committed transition makes known.
 
-Steps to the broker, events to the chat's readers, hints to the owner of a lease, results of turns,
-wake-ups of parents. Always after the commit, and nothing here may fail the caller: whatever is lost
-is found again by the sweep, or read from the rows.
+Steps and other apps' tasks to the broker, events to the chat's readers, hints to the owner of a
+lease, results of turns, wake-ups of parents. Always after the commit, and nothing here may fail the
+caller: whatever is lost is found again by the sweep, or read from the rows.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from celery import states
 
-from models import claims, machine
+from models import claims, machine, trees
 from models.engine import transaction
-from rejoinder.core.effects import Dispatch, Effects, TurnEnd
+from rejoinder.core.effects import Dispatch, Effects, Send, TurnEnd
 from rejoinder.core.messages import TurnState
+from rejoinder.core.parts import Json, ToolResult
 from rejoinder.results import failed, outcome
+from rejoinder.tools import CeleryTool
 from tasks import app, hints
+from tasks.patience import patiently
 from tasks.runtime import Runtime
 from tasks.timers import after
 
 log = logging.getLogger(__name__)
 
 STEP = "rejoinder.step"
+ANSWERED = "rejoinder.task_answered"
+CONTROL = "rejoinder.control"
+NOT_SENT = (
+    "The task could not be sent for certain: it may or may not have been taken. Check before you"
+    " repeat it."
+)
+UNKNOWN_TOOL = "The task was not sent: the worker that was to send it does not know this tool."
 
 
 def publish(runtime: Runtime, effects: Effects) -> None:
@@ -38,6 +48,8 @@ def publish(runtime: Runtime, effects: Effects) -> None:
         else:
             _safely(hints.send, runtime.redis, runtime.settings.redis_prefix, hint)
     announce(runtime, [(effects.chat_id, end) for end in effects.ended])
+    for call in effects.sends:
+        send(runtime, call)
     for external_id in effects.abandoned:
         _safely(app.control.revoke, external_id)
     if effects.dispatch is not None:
@@ -69,9 +81,55 @@ def dispatch_all(many: Iterable[Dispatch]) -> None:
 
 
 def wake(runtime: Runtime, chat_id: UUID) -> None:
-    """Wake a parent whose child has come to rest."""
+    """Wake a parent whose child has come to rest, and those above: any of them may wait for it."""
+    above: UUID | None = chat_id
+    while above is not None:
+        with transaction(runtime.engine) as tx:
+            effects = machine.wake(tx, above)
+            above = trees.parent_of(tx, above)
+        publish(runtime, effects)
+
+
+def send(runtime: Runtime, call: Send) -> None:
+    """Hand a call to the other app. If that fails, the model is told, or the sweep tries again."""
+    tool = runtime.tools.get(call.name)
+    if not isinstance(tool, CeleryTool):
+        if not call.again:  # else a sweep sends it, in a process that knows the tool
+            _safely(answer, runtime, call, UNKNOWN_TOOL, is_error=True)
+        return
+    whose = {"chat_id": str(call.chat_id), "call_id": call.call_id, "external_id": call.external_id}
+    if _safely(
+        app.send_task,
+        tool.task,
+        kwargs=dict(call.arguments),
+        task_id=call.external_id,
+        queue=tool.queue,
+        serializer="json",
+        link=_callback(whose),
+        link_error=_callback({**whose, "failed": True}),
+    ):
+        started = {"call_id": call.call_id, "name": call.name, "state": "started"}
+        _safely(runtime.events.add, call.chat_id, "tool", started)
+        _safely(claims.sent, runtime.engine, call.chat_id, call.external_id)
+    elif not call.again:
+        _safely(answer, runtime, call, NOT_SENT, is_error=True)
+
+
+def _callback(whose: Mapping[str, Any]) -> Any:  # a signature has no type
+    # The other app's own serializer may be one that we do not accept.
+    options = {"queue": CONTROL, "serializer": "json", "ignore_result": True}
+    return app.signature(ANSWERED, kwargs=dict(whose), options=options)
+
+
+@patiently
+def answer(runtime: Runtime, call: Send, content: Json, *, is_error: bool) -> None:
+    """Give another app's answer to the call that waits for it, if one still does."""
+    result = ToolResult(call.call_id, content, is_error=is_error)
     with transaction(runtime.engine) as tx:
-        effects = machine.wake(tx, chat_id)
+        effects = machine.wake(tx, call.chat_id, result, external_id=call.external_id)
+    if effects.changed:
+        done = {"call_id": call.call_id, "state": "finished", "is_error": is_error}
+        _safely(runtime.events.add, call.chat_id, "tool", done)
     publish(runtime, effects)
 
 

@@ -6,19 +6,20 @@ refusal is a `Rejected` that says what to do; nothing is half-done. Reads return
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from models import machine, reading
+from models import accounts, machine, reading
 from models.engine import transaction
 from models.machine import NewChat
 from rejoinder import requests
 from rejoinder.core import parts
 from rejoinder.core.effects import Effects
 from rejoinder.core.errors import Rejected, Unavailable
-from rejoinder.core.messages import TitleSource
+from rejoinder.core.messages import TitleSource, WhenBusy
 from rejoinder.core.parts import ToolResult
 from rejoinder.providers import provider_for
 from tasks import app
@@ -106,7 +107,8 @@ def receipt(effects: Effects) -> dict[str, Any]:
 def create_chat(tx: Session, ask: requests.CreateChat) -> Effects:
     """Create a chat with its first message."""
     model = ask.model or current().settings.model
-    provider_for(model)  # an unknown model is refused here, not in the first step
+    for each in (model, ask.options.compaction_model or model):
+        provider_for(each)  # an unknown model is refused here, not in the first step
     new = NewChat(
         owner=ask.owner,
         content=parts.load(ask.content),
@@ -123,11 +125,12 @@ def create_chat(tx: Session, ask: requests.CreateChat) -> Effects:
 
 
 @front_door("send_message", requests.SendMessage)
-def send_message(tx: Session, ask: requests.SendMessage) -> Effects:
+def send_message(tx: Session, ask: requests.SendMessage) -> tuple[Effects, ...]:
     """Send a message: into the chat, into its queue, or instead of what it is doing."""
     if ask.model:
         provider_for(ask.model)
-    return machine.send(
+    send = partial(
+        machine.send,
         tx,
         ask.chat_id,
         parts.load(ask.content),
@@ -135,14 +138,19 @@ def send_message(tx: Session, ask: requests.SendMessage) -> Effects:
         model=ask.model,
         key=ask.key,
     )
+    if ask.when_busy is WhenBusy.INTERRUPT:
+        return machine.supersede(tx, ask.chat_id, send)
+    return (send(),)
 
 
 @front_door("edit_message", requests.EditMessage)
-def edit_message(tx: Session, ask: requests.EditMessage) -> Effects:
+def edit_message(tx: Session, ask: requests.EditMessage) -> tuple[Effects, ...]:
     """Replace a user's message; what came after it is gone."""
     if ask.model:
         provider_for(ask.model)
-    return machine.edit(tx, ask.chat_id, ask.message_id, parts.load(ask.content), ask.model)
+    content = parts.load(ask.content)
+    edit = partial(machine.edit, tx, ask.chat_id, ask.message_id, content, ask.model)
+    return machine.supersede(tx, ask.chat_id, edit)
 
 
 @front_door("interrupt", requests.Interrupt)
@@ -154,9 +162,10 @@ def interrupt(tx: Session, ask: requests.Interrupt) -> tuple[Effects, ...]:
 
 
 @front_door("promote_queued", requests.QueuedMessage)
-def promote_queued(tx: Session, ask: requests.QueuedMessage) -> Effects:
+def promote_queued(tx: Session, ask: requests.QueuedMessage) -> tuple[Effects, ...]:
     """Let a queued message come next, now."""
-    return machine.promote_queued(tx, ask.chat_id, ask.queued_id)
+    promote = partial(machine.promote_queued, tx, ask.chat_id, ask.queued_id)
+    return machine.supersede(tx, ask.chat_id, promote)
 
 
 @front_door("delete_queued", requests.QueuedMessage)
@@ -202,6 +211,12 @@ def set_title(tx: Session, ask: requests.SetTitle) -> Effects:
     return machine.set_title(tx, ask.chat_id, ask.title, TitleSource.USER)
 
 
+@front_door("set_labels", requests.SetLabels)
+def set_labels(tx: Session, ask: requests.SetLabels) -> Effects:
+    """Add, change or remove labels; the others stay."""
+    return machine.set_labels(tx, ask.chat_id, ask.labels)
+
+
 @front_door("set_budget", requests.SetBudget)
 def set_budget(tx: Session, ask: requests.SetBudget) -> tuple[Effects, ...]:
     """Say what a chat and its children may use; what waits for more goes on."""
@@ -232,6 +247,12 @@ def get_chat(tx: Session, ask: requests.OneChat) -> dict[str, Any]:
     return reading.get_chat(tx, ask.chat_id)
 
 
+@front_door("get_usage", requests.GetUsage)
+def get_usage(tx: Session, ask: requests.GetUsage) -> dict[str, Any]:
+    """What an owner's chats have used in a period, by model."""
+    return accounts.owner_usage(tx, ask.owner, since=ask.since, until=ask.until)
+
+
 @front_door("list_chats", requests.ListChats)
 def list_chats(tx: Session, ask: requests.ListChats) -> dict[str, Any]:
     """An owner's chats."""
@@ -241,6 +262,10 @@ def list_chats(tx: Session, ask: requests.ListChats) -> dict[str, Any]:
         status=ask.status,
         labels=ask.labels,
         archived=ask.archived,
+        parent_id=ask.parent_id,
+        root_id=ask.root_id,
+        roots=ask.roots,
+        title=ask.title,
         before=ask.before,
         limit=ask.limit,
     )
@@ -249,4 +274,12 @@ def list_chats(tx: Session, ask: requests.ListChats) -> dict[str, Any]:
 @front_door("get_messages", requests.GetMessages)
 def get_messages(tx: Session, ask: requests.GetMessages) -> dict[str, Any]:
     """A chat's messages."""
-    return reading.get_messages(tx, ask.chat_id, after=ask.after, limit=ask.limit)
+    newest_first = ask.before is not None if ask.newest_first is None else ask.newest_first
+    return reading.get_messages(
+        tx,
+        ask.chat_id,
+        after=ask.after,
+        before=ask.before,
+        newest_first=newest_first,
+        limit=ask.limit,
+    )

@@ -18,13 +18,14 @@ from models.snapshot import Loaded
 from rejoinder.core import parts
 from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.effects import Cause
-from rejoinder.core.messages import Failure, NewMessage, Role, Visibility
+from rejoinder.core.messages import Failure, NewMessage, Role, Usage, Visibility
 from rejoinder.core.model import ModelRequest, Progress, Reply, StopReason, StreamItem
 from rejoinder.core.partial import Partial
 from rejoinder.core.prompt import assemble
 from rejoinder.providers import Provider, provider_for
 from rejoinder.providers.errors import ProviderError
 from rejoinder.providers.silence import with_silence_limit
+from tasks import budget, titles
 from tasks.held import Held
 from tasks.preview import Preview
 from tasks.use_tools import finish_tools, starts
@@ -47,17 +48,21 @@ def generate(held: Held, loaded: Loaded) -> None:
         options=loaded.options.model,
         attempt=held.attempt,
     )
-    began = time.monotonic()
-    reply = _ask(held, provider, request)
+    full_name = f"{provider.name}:{model}"
+    if budget.parks(held, loaded, full_name, budget.tokens_of(request)):
+        return
+    titles.begin(held.runtime, loaded)
+    reply, runtime_ms = _ask(held, provider, request)
     message = NewMessage(
         Role.ASSISTANT,
         reply.parts,
-        model=f"{provider.name}:{model}",
+        model=full_name,
         usage=reply.usage,
         context_limit=profile.context_limit,
-        runtime_ms=int((time.monotonic() - began) * 1000),
+        runtime_ms=runtime_ms,
         stop_reason=reply.stop,
         request_id=reply.request_id,
+        cost_micros=held.runtime.prices.cost_micros(full_name, reply.usage),
     )
     held.partial = message  # complete now, and still to be saved if a stop comes first
     _follow_up(held, loaded, message, reply.stop)
@@ -75,7 +80,7 @@ def _follow_up(held: Held, loaded: Loaded, message: NewMessage, stop: StopReason
         held.write(machine.commit, message=message)
     elif stop is StopReason.REFUSAL and not parts.text_of(message.parts).strip():
         held.partial = None
-        held.write(machine.fail, REFUSED)
+        held.write(machine.fail, REFUSED, lost=message)
     elif stop in (StopReason.MAX_TOKENS, StopReason.CONTEXT_LENGTH):
         notice = NewMessage(Role.ASSISTANT, (parts.Text(CUT_NOTICE),), Visibility.USER)
         held.write(machine.finish_turn, message=message, notice=notice)
@@ -83,7 +88,9 @@ def _follow_up(held: Held, loaded: Loaded, message: NewMessage, stop: StopReason
         held.write(machine.finish_turn, message=message)
 
 
-def _ask(held: Held, provider: Provider, request: ModelRequest) -> Reply:
+def _ask(held: Held, provider: Provider, request: ModelRequest) -> tuple[Reply, int]:
+    """The answer, and how long it took in milliseconds."""
+    began = time.monotonic()
     so_far = Partial()
     preview = Preview(held)
 
@@ -94,16 +101,26 @@ def _ask(held: Held, provider: Provider, request: ModelRequest) -> Reply:
     silence = held.runtime.settings.silence_seconds
     stream = provider.stream(request)
     try:
-        return held.runtime.run(
-            partial(_consume, stream, held.cancellation, see, silence), held.cancellation
+        reply = held.runtime.run(
+            partial(consume, stream, held.cancellation, see, silence), held.cancellation
         )
     finally:
-        if kept := so_far.parts():
+        runtime_ms = int((time.monotonic() - began) * 1000)
+        kept = so_far.parts()
+        if kept or so_far.usage != Usage():
             model = f"{provider.name}:{request.model}"
-            held.partial = NewMessage(Role.ASSISTANT, kept, model=model)
+            held.partial = NewMessage(
+                Role.ASSISTANT,
+                kept,
+                model=model,
+                usage=so_far.usage,
+                runtime_ms=runtime_ms,
+                cost_micros=held.runtime.prices.cost_micros(model, so_far.usage),
+            )
+    return reply, runtime_ms
 
 
-async def _consume(
+async def consume(
     stream: AsyncIterator[StreamItem | Progress],
     cancellation: Cancellation,
     see: Callable[[StreamItem], None],

@@ -17,6 +17,7 @@ from rejoinder.core.effects import Effects
 from rejoinder.core.messages import NewMessage
 from rejoinder.core.parts import ToolResult
 from rejoinder.tools.toolbox import Toolbox
+from tasks import agents
 from tasks.dispatch import publish
 from tasks.patience import patiently
 from tasks.runtime import Runtime
@@ -47,7 +48,8 @@ class Held:
     def tools(self, loaded: snapshot.Loaded) -> Toolbox:
         """What this chat's model can call."""
         if self._tools is None:
-            self._tools = Toolbox(self.runtime.tools, loaded.options)
+            built_in = agents.tools_for(loaded, self.runtime.settings)
+            self._tools = Toolbox(self.runtime.tools, loaded.options, built_in)
         return self._tools
 
     @patiently

@@ -10,19 +10,22 @@ from sqlalchemy.orm import configure_mappers
 
 from rejoinder.core.errors import Rejected
 from rejoinder.core.settings import Settings
+from rejoinder.prices import Prices
 from rejoinder.providers import PROVIDERS
 from rejoinder.tools import default_registry
 
 
 def preload(settings: Settings, *, forking: bool) -> None:
-    """Import the tools; for children also the database's driver and the providers."""
+    """Import the tools, check the prices; for children also import drivers and providers."""
     try:
         default_registry.load_modules(settings.tools)
+        Prices.load(settings.prices)
     except Rejected as error:
         raise SystemExit(str(error)) from None  # now, and not in every step
     if not forking:
         return
     configure_mappers()  # under a lock of SQLAlchemy's
+    importlib.import_module("genai_prices.data")
     importlib.import_module("psycopg2.extras")
     importlib.import_module("sqlalchemy.dialects.postgresql.psycopg2")
     for where in PROVIDERS.values():

@@ -35,9 +35,11 @@ from rejoinder.core.effects import Cause, Dispatch, Fence
 from rejoinder.core.errors import Stale
 from rejoinder.core.settings import Settings
 from rejoinder.core.state import Status
+from rejoinder.prices import Prices
 from rejoinder.streams import EventWriter
 from rejoinder.tools import Registry, default_registry
 from tasks import hints, stopping
+from tasks.background import Background
 from tasks.patience import patiently
 from tasks.timers import after
 
@@ -78,6 +80,8 @@ class Runtime:
         )
         self.events = EventWriter(self.redis, settings.redis_prefix)
         self.worker_id = uuid7()
+        self.prices = Prices.load(settings.prices)
+        self.background = Background(lambda: self.loop)
         self.tools: Registry = default_registry
         self.tools.load_modules(settings.tools)
         self.suspects = threading.Lock()
@@ -113,6 +117,7 @@ class Runtime:
         if self._closed:
             return
         self._closed = True
+        self.background.cancel()
         self._look.set()
         self._hints.close()
         self.events.close()
@@ -194,6 +199,7 @@ class Runtime:
             step.cancellation.cancel(cause)
 
     def _drain(self) -> None:
+        self.background.cancel()
         after(self.settings.drain_seconds, lambda: self.cancel_all(Cause.SHUTDOWN))
 
     def _beat(self) -> None:

@@ -2,7 +2,7 @@
 
 The message only says which chat to look at. Claim, load, `decide`, do it with no transaction open,
 commit under the fence. However it ends, the ladder in `work` decides the next status, in the order
-of precedence that ARCHITECTURE.md gives. What to do is in `generate.py` and `use_tools.py`.
+of precedence in ARCHITECTURE.md. What to do: `generate.py`, `use_tools.py`, `compact.py`.
 """
 
 import logging
@@ -19,9 +19,9 @@ from rejoinder.core.decide import (
     Finish,
     Generate,
     Park,
-    Policy,
     RunTools,
     StopAtLimit,
+    TooLong,
     decide,
 )
 from rejoinder.core.effects import Cause
@@ -32,6 +32,7 @@ from rejoinder.providers.errors import ProviderError
 from rejoinder.retry import delay, may_retry, retry_state
 from tasks import app, stopping
 from tasks.claiming import claiming, ring_again, turn_of
+from tasks.compact import make_room, policy
 from tasks.dispatch import STEP
 from tasks.generate import generate
 from tasks.held import Held
@@ -57,7 +58,8 @@ def step(self: Any, chat_id: str) -> None:
     with claiming(runtime, UUID(chat_id), UUID(self.request.id), turn_id) as claim:
         if claim is None:
             return  # a repeated, late or early message: somebody else has it, or nobody should
-        runtime.events.add(claim.fence.chat_id, "status", {"status": "running"}, now=False)
+        told = {**claim.event.data, "version": claim.snapshot_version}
+        runtime.events.add(claim.fence.chat_id, claim.event.kind, told, now=False)
         with runtime.running(claim.fence.chat_id, claim.fence.lease_id) as running:
             work(Held(runtime, claim, running.cancellation))
 
@@ -68,7 +70,7 @@ def work(held: Held) -> None:
         try:
             held.cancellation.raise_if_cancelled()
             loaded = held.load()
-            act(held, loaded, decide(loaded.snapshot, Policy(held.runtime.settings.max_steps)))
+            act(held, loaded, decide(loaded.snapshot, policy(held, loaded)))
         except Cancelled as stop:
             held.left = True
             end(held, stop.cause)
@@ -107,8 +109,8 @@ def act(held: Held, loaded: snapshot.Loaded, action: Action) -> None:
             words = f"Stopped after {steps} steps without an end. Send a message to go on."
             notice = NewMessage(Role.ASSISTANT, (Text(words),), Visibility.USER)
             held.write(machine.finish_turn, message=notice)
-        case Compact():
-            held.write(machine.fail, Failure("config", "Compaction is not available yet."))
+        case Compact() | TooLong():
+            make_room(held, loaded, action)
         case _:
             assert_never(action)
 
@@ -144,6 +146,13 @@ def again_or_fail(held: Held, error: ProviderError) -> None:
             retry_state=retry_state(error.failure, wait),
             results=held.results,
             untouched=held.untouched,
+            lost=held.partial,
         )
     else:
-        held.write(machine.fail, error.failure, results=held.results, untouched=held.untouched)
+        held.write(
+            machine.fail,
+            error.failure,
+            results=held.results,
+            untouched=held.untouched,
+            lost=held.partial,
+        )

@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from models.sweep import sweep
 from tasks import app
 from tasks.broker import waiting_steps
+from tasks.callbacks import look_for_answers
 from tasks.dispatch import announce, dispatch_all, publish
 from tasks.lost import rebuild
 from tasks.patience import went_away
@@ -51,6 +52,7 @@ def sweep_chats() -> None:
         publish(runtime, effects)
     dispatch_all(swept.dispatches)
     announce(runtime, swept.ended)
+    look_for_answers(runtime)
 
 
 def _is_time() -> bool:

@@ -4,17 +4,18 @@ The message stands in history before any tool runs. Results are collected in `He
 come, so that a stop or a shutdown keeps those that finished; all go into history in one commit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from models import machine
 from models.snapshot import Loaded
 from rejoinder.core.cancellation import Cancellation, Cancelled
 from rejoinder.core.decide import Call
-from rejoinder.core.messages import CallKind, CallPlan, CallState
+from rejoinder.core.messages import Approval, CallKind, CallPlan, CallState
 from rejoinder.core.parts import ToolCall, ToolResult
 from rejoinder.providers import provider_for
-from rejoinder.tools import Ran, ToolContext, run_calls
+from rejoinder.tools import Ran, ToolContext, result_limit, run_calls
+from tasks import agents
 from tasks.held import Held
 
 
@@ -30,13 +31,8 @@ def run_tools(held: Held, loaded: Loaded, calls: Sequence[Call]) -> None:
         for call in calls
         if call.kind is CallKind.LOCAL
     ]
-    others = [
-        call
-        for call in loaded.snapshot.calls
-        if not call.answered and (call.kind is not CallKind.LOCAL or call.asks)
-    ]
     _run(held, loaded, asked)
-    _commit(held, loaded, asks=any(c.asks for c in others), outside=bool(others))
+    _commit(held, loaded, _for_others(loaded.snapshot.calls))
 
 
 def finish_tools(
@@ -44,13 +40,11 @@ def finish_tools(
 ) -> None:
     """Run the local calls of a message that was just recorded."""
     ours = [c for c in requested if plans[c.call_id].kind is CallKind.LOCAL]
+    for call in requested:
+        if plans[call.call_id].kind is CallKind.CHILDREN:
+            held.tell("tool", call_id=call.call_id, name=call.name, state="started")
     _run(held, loaded, [call for call in ours if starts(plans[call.call_id])])
-    _commit(
-        held,
-        loaded,
-        asks=any(plan.approval or plan.kind is CallKind.CLIENT for plan in plans.values()),
-        outside=any(plan.kind is not CallKind.LOCAL for plan in plans.values()),
-    )
+    _commit(held, loaded, _for_others(_recorded(c, plans[c.call_id]) for c in requested))
 
 
 def starts(plan: CallPlan) -> bool:
@@ -60,23 +54,54 @@ def starts(plan: CallPlan) -> bool:
 
 def park(held: Held, loaded: Loaded, waits_for: CallKind) -> None:
     """Give the slot back and wait for answers from outside."""
+    _park(held, loaded, waits_for, _for_others(loaded.snapshot.calls))
+
+
+def _park(held: Held, loaded: Loaded, waits_for: CallKind, calls: Sequence[Call]) -> None:
     seconds = loaded.options.park_seconds or held.runtime.settings.park_seconds
-    transition = machine.require_action if waits_for is CallKind.CLIENT else machine.sleep
-    held.write(transition, deadline_seconds=seconds, results=held.results)
+    if waits_for is CallKind.CLIENT:
+        held.write(machine.require_action, deadline_seconds=seconds, results=held.results)
+        return
+    for result in agents.answers(held.runtime, calls, result_limit(_context(held, loaded))):
+        held.results.append(result)
+        held.tell("tool", call_id=result.call_id, state="finished", is_error=result.is_error)
+    held.write(machine.sleep, deadline_seconds=seconds, results=held.results)
 
 
-def _commit(held: Held, loaded: Loaded, *, asks: bool, outside: bool) -> None:
-    if asks:
-        park(held, loaded, CallKind.CLIENT)
-    elif outside:
-        park(held, loaded, CallKind.EXTERNAL)
+def _commit(held: Held, loaded: Loaded, others: Sequence[Call]) -> None:
+    if others:
+        asks = any(call.asks for call in others)
+        _park(held, loaded, CallKind.CLIENT if asks else CallKind.EXTERNAL, others)
     else:
         held.write(machine.commit, results=held.results)
 
 
+def _for_others(calls: Iterable[Call]) -> list[Call]:
+    """Those that somebody else has to answer, or to allow first."""
+    return [c for c in calls if not c.answered and (c.kind is not CallKind.LOCAL or c.asks)]
+
+
+def _recorded(call: ToolCall, plan: CallPlan) -> Call:
+    """A call that has just been recorded, as a snapshot would show it."""
+    approval = Approval.WANTED if plan.approval else None
+    return Call(
+        call.call_id,
+        call.name,
+        call.arguments,
+        plan.kind,
+        CallState.REQUESTED,
+        approval=approval,
+        waits_for=plan.waits_for,
+    )
+
+
+def _context(held: Held, loaded: Loaded) -> int:
+    provider, model = provider_for(loaded.model or held.runtime.settings.model)
+    return provider.profile(model).context_limit
+
+
 def _run(held: Held, loaded: Loaded, calls: Sequence[ToolCall]) -> None:
     runtime = held.runtime
-    provider, model = provider_for(loaded.model or runtime.settings.model)
 
     def finished(result: ToolResult) -> None:
         if held.left:
@@ -104,7 +129,7 @@ def _run(held: Held, loaded: Loaded, calls: Sequence[ToolCall]) -> None:
             cancellation=held.cancellation,
             active=held.tools(loaded).active,
             default_timeout=runtime.settings.tool_seconds,
-            context_limit=provider.profile(model).context_limit,
+            context_limit=_context(held, loaded),
             on_result=finished,
         ),
         held.cancellation,

@@ -5,6 +5,7 @@ Each runs in the caller's transaction (`models.engine.transaction`), locks one c
 `Effects` for the caller to publish after the commit. `claim` is in `models/claims.py`.
 """
 
+from models.machine.agents import Caller, Errand, Limits, message_agent, spawn
 from models.machine.answers import approve, submit_results
 from models.machine.by_app import (
     NewChat,
@@ -16,6 +17,7 @@ from models.machine.by_app import (
     request_compaction,
     retry,
     send,
+    set_labels,
     set_title,
 )
 from models.machine.by_sweeper import expire, recover, wake
@@ -34,9 +36,12 @@ from models.machine.by_worker import (
     store_compaction,
 )
 from models.machine.reconcile import reconcile
-from models.machine.trees import archive, interrupt_tree, set_budget, unarchive
+from models.machine.trees import archive, interrupt_tree, set_budget, supersede, unarchive
 
 __all__ = [
+    "Caller",
+    "Errand",
+    "Limits",
     "NewChat",
     "approve",
     "archive",
@@ -51,6 +56,7 @@ __all__ = [
     "finish_turn",
     "interrupt",
     "interrupt_tree",
+    "message_agent",
     "promote_queued",
     "reconcile",
     "record",
@@ -62,11 +68,14 @@ __all__ = [
     "retry_later",
     "send",
     "set_budget",
+    "set_labels",
     "set_title",
     "sleep",
+    "spawn",
     "start_tools",
     "store_compaction",
     "submit_results",
+    "supersede",
     "unarchive",
     "wake",
 ]

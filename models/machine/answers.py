@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from models.machine import calls, queue
+from models.machine import calls, history, queue
 from models.machine.change import Change, begin
 from rejoinder.core.effects import Effects
 from rejoinder.core.errors import Rejected
@@ -25,7 +25,7 @@ def submit_results(
     With `turn_id`, only for that turn: models reuse call ids, and an old answer must not fit.
     """
     change = begin(tx, chat_id, Transition.SUBMIT_RESULTS)
-    if turn_id not in (None, change.chat.turn_id):
+    if not history.is_open(change, turn_id):
         raise Rejected("The results are for an earlier turn", "read the chat again")
     open_calls = calls.unsettled(change)
     wanted = {
@@ -46,7 +46,8 @@ def submit_results(
     if wrong:
         raise Rejected(
             f"The results do not fit the open tool calls: {'; '.join(wrong)}",
-            "give one result for each open call, and no others",
+            "give one result for each call that asks for one, and no others; calls that wait for"
+            " approval take approve or deny",
         )
     calls.answer(change, open_calls, results)
     _acted(change, open_calls)
@@ -67,7 +68,7 @@ def approve(  # noqa: PLR0913  # what is decided, and how
     With `turn_id`, only for that turn: models reuse call ids, and a late click must not fit.
     """
     change = begin(tx, chat_id, Transition.APPROVE)
-    if turn_id not in (None, change.chat.turn_id):
+    if not history.is_open(change, turn_id):
         raise Rejected("The approval is for an earlier turn", "read the chat again")
     open_calls = calls.unsettled(change)
     wanted = [c for c in calls.unanswered(open_calls) if c.approval is Approval.WANTED]

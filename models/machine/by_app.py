@@ -81,7 +81,7 @@ def create(tx: Session, new: NewChat) -> Effects:
         }
         again = keys.take(tx, new.owner, new.key, request, chat_id=chat_id, turn_id=turn_id)
         if again is not None:
-            return _as_before(tx, again.chat_id, again.turn_id)
+            return as_before(tx, again.chat_id, again.turn_id)
     chat = Chat(
         id=chat_id,
         owner=new.owner,
@@ -137,7 +137,7 @@ def send(  # noqa: PLR0913  # the message, and how to say it
         }
         again = keys.take(tx, owner, key, request, chat_id=chat_id, turn_id=turn_id)
         if again is not None:
-            return _as_before(tx, again.chat_id, again.turn_id)
+            return as_before(tx, again.chat_id, again.turn_id)
     change = begin(tx, chat_id, _SEND[when_busy])
     message = NewMessage(Role.USER, content, model=model and plain("The model", model))
     queued_id = None
@@ -199,10 +199,11 @@ def edit(
 def interrupt(tx: Session, chat_id: UUID, *, turn_id: UUID | None = None) -> Effects:
     """interrupt: running → interrupting; without an owner → waiting, or the queue's head begins.
 
-    With `turn_id`, only that turn is stopped: a late stop does not hit the next message's turn.
+    With `turn_id`, only that turn is stopped (or the one that it joined): a late stop does not hit
+    the next message's turn.
     """
     change = begin(tx, chat_id, Transition.INTERRUPT)
-    if change.unchanged or turn_id not in (None, change.chat.turn_id):
+    if change.unchanged or not history.is_open(change, turn_id):
         return change.nothing()
     _stop(change, calls.INTERRUPTED)
     return change.effects()
@@ -245,8 +246,18 @@ def retry(tx: Session, chat_id: UUID) -> Effects:
     return change.effects()
 
 
-def set_title(tx: Session, chat_id: UUID, title: str, source: TitleSource) -> Effects:
-    """set_title: a name for people. A model's only where nobody chose one; nothing else changes."""
+def set_title(
+    tx: Session,
+    chat_id: UUID,
+    title: str,
+    source: TitleSource,
+    *,
+    call: NewMessage | None = None,
+) -> Effects:
+    """set_title: a name for people. A model's only where nobody chose one; nothing else changes.
+
+    `call` is what the model took to find it: it is counted in any case, and goes nowhere else.
+    """
     change = begin(tx, chat_id, Transition.SET_TITLE)
     title = " ".join(title.split())
     if not title or len(title) > MOST_TITLE:
@@ -254,10 +265,25 @@ def set_title(tx: Session, chat_id: UUID, title: str, source: TitleSource) -> Ef
             f"The title is empty or longer than {MOST_TITLE} characters", "give a short one"
         )
     chat = change.chat
+    history.count(change, call)
     if source is TitleSource.MODEL and chat.title_source is not TitleSource.WORDS:
-        return change.nothing()
+        return change.effects() if call else change.nothing()
     chat.title, chat.title_source = title, source
     change.events.append(Event(EventKind.TITLE, {"title": title, "source": source}))
+    return change.effects()
+
+
+def set_labels(tx: Session, chat_id: UUID, labels: Mapping[str, str | None]) -> Effects:
+    """set_labels: these are set, or removed where they are None; the others stay."""
+    change = begin(tx, chat_id, Transition.SET_LABELS)
+    for name, value in labels.items():
+        plain(f"The label {name!r}", name + (value or ""))
+    merged = {**change.chat.labels, **labels}
+    kept = {name: value for name, value in merged.items() if value is not None}
+    if kept == change.chat.labels:
+        return change.nothing()
+    change.chat.labels = kept
+    change.events.append(Event(EventKind.LABELS, {"labels": dict(kept)}))
     return change.effects()
 
 
@@ -299,7 +325,7 @@ def _owner(tx: Session, chat_id: UUID) -> str:
     return owner
 
 
-def _as_before(tx: Session, chat_id: UUID, turn_id: UUID) -> Effects:
+def as_before(tx: Session, chat_id: UUID, turn_id: UUID) -> Effects:
     """What a repeated request gets: the first one's ids, and nothing to publish."""
     chat = tx.get_one(Chat, chat_id)
     turn = tx.get_one(Turn, turn_id)

@@ -6,11 +6,13 @@ app's task that has finished. Finding the chats is `models/claims.py`.
 
 from uuid import UUID
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from models.machine import calls, history, queue
 from models.machine.by_worker import finish_stopped
-from models.machine.change import begin
+from models.machine.change import Change, begin
+from models.tables import Chat
 from rejoinder.core.effects import Effects
 from rejoinder.core.errors import Stale
 from rejoinder.core.limits import MAX_CRASHES
@@ -78,13 +80,15 @@ def expire(tx: Session, chat_id: UUID) -> Effects:
         for call in waited_for(open_calls)
         if (call.deadline or chat.deadline) <= change.now
     ]
-    children = [call for call in late if call.kind is CallKind.CHILDREN]
+    children = [call for call in calls.elsewhere(late) if call.kind is CallKind.CHILDREN]
     calls.overdue(change, [call for call in late if call not in children])
     calls.settle(change, open_calls)
     left = waited_for(open_calls)
     if left and not children:
         deadline = min(call.deadline or chat.deadline for call in left)
         change.to(chat.status, deadline=deadline, action=chat.action)
+        if chat.status is Status.REQUIRES_ACTION:
+            calls.ask(change, left)  # fewer than before
     else:
         queue.go_on(change)
     return change.effects()
@@ -102,23 +106,43 @@ def wake(
     A wake-up that comes before the chat's `sleep` is kept for it, on the call or as `woken`; a
     repeated one, or one that nobody waits for any more, changes nothing. `external_id` says whose
     result it is: models reuse call ids, and an abandoned task's answer must not fit a later call.
+    Without a result it is a child that has come to rest: a chat that waits for others as well
+    sleeps on, for the last one's word comes after that one's commit, and finds all at rest.
     """
     change = begin(tx, chat_id, Transition.WAKE)
     if change.unchanged:
         return change.nothing()
     open_calls = calls.unsettled(change)
-    outside = calls.unanswered(open_calls, CallKind.EXTERNAL)
-    waiting = {call.call_id for call in calls.elsewhere(open_calls)}
-    meant = {call.call_id for call in outside if external_id in (None, call.external_id)}
+    outside = calls.elsewhere(open_calls)
+    waiting = {call.call_id for call in outside}
+    meant = {
+        call.call_id
+        for call in outside
+        if call.kind is CallKind.EXTERNAL and external_id in (None, call.external_id)
+    }
     if result is not None and result.call_id in meant:
         calls.answer(change, open_calls, [result])
-    elif result is not None or change.before in AT_REST:
+    elif result is not None or change.before in AT_REST or _waits_for_others(change, open_calls):
         return change.nothing()
     if change.before not in LEASED:  # history is the owner's while there is one
         calls.settle(change, open_calls)
+    if change.before is Status.PENDING:
+        queue.join(change)  # the next step begins with all calls answered
     if change.before is Status.SLEEPING:
         if result is None or waiting == {result.call_id}:
             queue.go_on(change)
     elif result is None:
         change.chat.woken = True
     return change.effects()
+
+
+def _waits_for_others(change: Change, open_calls: calls.Calls) -> bool:
+    """Whether it sleeps for children, and each of its calls for one that is still busy."""
+    awaited = [call for call in calls.elsewhere(open_calls) if call.kind is CallKind.CHILDREN]
+    if change.before is not Status.SLEEPING or not awaited:
+        return False
+    named = [each for call in awaited for each in call.waits_for or ()]
+    busy = set(
+        change.tx.scalars(select(Chat.id).where(Chat.id.in_(named), Chat.status.not_in(AT_REST)))
+    )
+    return all(busy.intersection(call.waits_for or ()) for call in awaited)

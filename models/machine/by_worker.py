@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
+from models import trees
 from models.machine import calls, history, queue
 from models.machine.change import Change, after, begin
 from models.tables import Turn
@@ -18,6 +19,7 @@ from rejoinder.core.effects import Effects, Event, EventKind, Fence
 from rejoinder.core.errors import Rejected
 from rejoinder.core.messages import (
     ActionKind,
+    Budget,
     CallPlan,
     Compaction,
     Failure,
@@ -122,10 +124,15 @@ def retry_later(  # noqa: PLR0913  # all but two are named
     retry_state: Mapping[str, Json],
     results: Iterable[ToolResult] = (),
     untouched: Iterable[str] = (),
+    lost: NewMessage | None = None,
 ) -> Effects:
-    """retry_later: running → pending, not before the delay has passed; attempt + 1."""
+    """retry_later: running → pending, not before the delay has passed; attempt + 1.
+
+    `lost` is an answer that is not kept: it was paid for all the same. So with `fail`.
+    """
     change = begin(tx, fence.chat_id, Transition.RETRY_LATER, fence=fence)
     _answer(change, results, untouched)
+    history.count_lost(change, lost)
     change.chat.attempt += 1
     change.chat.retry_state = dict(retry_state)
     run_after = after(change.now, delay_seconds)
@@ -158,12 +165,21 @@ def require_action(
 
 
 def exceed_budget(
-    tx: Session, fence: Fence, *, deadline_seconds: float, spent: Mapping[str, Json]
+    tx: Session, fence: Fence, *, budget: Budget, deadline_seconds: float, spent: Mapping[str, Json]
 ) -> Effects:
-    """exceed_budget: running → requires_action, until the budget is raised."""
+    """exceed_budget: running → requires_action, until the budget is raised.
+
+    `budget` is the one that was found too small. If it has been changed since, nobody would tell
+    the chat again: it is runnable at once, and looks anew. The root is locked first, as by whoever
+    changes the budget.
+    """
+    allowed = trees.lock_budget(tx, fence.chat_id)
     change = begin(tx, fence.chat_id, Transition.EXCEED_BUDGET, fence=fence)
     _refuse_open_calls(change, "The chat cannot wait for its budget")
     change.chat.crashes = 0
+    if allowed != budget:
+        queue.go_on(change)
+        return change.effects()
     deadline = after(change.now, deadline_seconds)
     change.to(Status.REQUIRES_ACTION, deadline=deadline, action=ActionKind.BUDGET)
     change.events.append(
@@ -200,9 +216,11 @@ def fail(  # noqa: PLR0913  # all but three are named
     message: NewMessage | None = None,
     results: Iterable[ToolResult] = (),
     untouched: Iterable[str] = (),
+    lost: NewMessage | None = None,
 ) -> Effects:
     """fail: running → error; the queue stays, open calls stay open for a retry."""
     change = begin(tx, fence.chat_id, Transition.FAIL, fence=fence)
+    history.count_lost(change, lost)
     if message is not None:
         _record(change, message, {}, ())
     _answer(change, results, untouched)
@@ -227,6 +245,7 @@ def release(
     if change.before is Status.INTERRUPTING:
         finish_stopped(change, partial, results, untouched)
     else:
+        history.count_lost(change, partial)
         _answer(change, results, untouched)
         queue.go_on(change)
     return change.effects()
@@ -264,6 +283,8 @@ def finish_stopped(
     if partial is not None and partial.parts:
         _record(change, replace(partial, parts=parts.distinct(partial.parts)), {}, ())
         calls.close_all(change, calls.INTERRUPTED)
+    else:
+        history.count_lost(change, partial)
     history.end_turn(change, TurnState.INTERRUPTED, answer=history.last_answer(change))
     queue.rest_or_next(change)
 

@@ -33,12 +33,14 @@ from rejoinder.core.parts import Json, ToolResult
 INTERRUPTED = "The user stopped the turn before this call was answered."
 SUPERSEDED = "The user went on before this call was answered."
 TIMED_OUT = "No answer came before the deadline."
+BY_DEFAULT = "nobody answered in time, which counts as a yes here"
 DENIED = "The user did not allow this call, and it was not made."
 UNKNOWN = (
     "The worker stopped while this call was running. Its outcome is unknown: it may or may not have"
     " taken effect. Check before you repeat it."
 )
 _STARTED = " It had started; what it did until then is unknown."
+_SENT = " Another app has it: it may still be running, or may yet be run. Its outcome is unknown."
 
 Calls = Sequence[ToolCallRow]
 
@@ -155,7 +157,8 @@ def close(change: Change, calls: Calls, reason: str) -> None:
     """Answer everything that is unanswered with an error that tells the model why."""
     for call in unanswered(calls):
         started = call.state is CallState.STARTED
-        content = reason + _STARTED if started else reason
+        known = _SENT if call.kind is CallKind.EXTERNAL else _STARTED
+        content = reason + known if started else reason
         result = ToolResult(call.call_id, content, is_error=True)
         _set(change, call, CallState.UNKNOWN if started else CallState.FINISHED, result)
         if call.external_id:
@@ -218,27 +221,39 @@ def elsewhere(calls: Calls) -> Calls:
 
 def ask(change: Change, calls: Calls) -> None:
     """Tell readers what somebody outside has to do, and until when."""
-    asked: list[Json] = [
-        {
-            "call_id": call.call_id,
-            "name": call.name,
-            "arguments": call.arguments,
-            "approval": call.approval is Approval.WANTED,
-            "deadline": call.deadline.isoformat() if call.deadline else None,
-        }
-        for call in calls
-    ]
+    asked: list[Json] = [asked_for(call) for call in calls]
     data: dict[str, Json] = {"kind": ActionKind.CALLS, "calls": asked}
     change.events.append(Event(EventKind.ACTION_REQUIRED, data))
+
+
+def asked_for(call: ToolCallRow) -> dict[str, Json]:
+    """A call as those are told who have to answer or to allow it."""
+    return {
+        "call_id": call.call_id,
+        "name": call.name,
+        "arguments": call.arguments,
+        "approval": call.approval is Approval.WANTED,
+        "deadline": call.deadline.isoformat() if call.deadline else None,
+    }
 
 
 def deadline_of(change: Change, calls: Calls, seconds: float) -> datetime:
     """When the first of these has waited long enough. A call that parks again gets no new time."""
     for call in calls:
         if call.deadline is None:
-            patience = seconds if call.patience is None else call.patience
-            call.deadline = change.now + timedelta(seconds=patience)
+            patience = _patience(call)
+            call.deadline = change.now + timedelta(
+                seconds=seconds if patience is None else patience
+            )
     return min(call.deadline for call in calls if call.deadline)
+
+
+def _patience(call: ToolCallRow) -> float | None:
+    """How long it waits: for a person who allows it, and, after that, for its answer."""
+    if call.approval is not Approval.WANTED:
+        return call.patience
+    asked = (call.default_answer or {}).get("seconds")
+    return asked if isinstance(asked, int | float) else None
 
 
 def decide(change: Change, calls: Calls, *, approved: bool, note: str | None) -> None:
@@ -258,8 +273,8 @@ def overdue(change: Change, calls: Calls) -> None:
         given = call.default_answer
         if call.approval is Approval.WANTED:
             allowed = bool(given and given.get("approve"))
-            decide(change, [call], approved=allowed, note=TIMED_OUT)
-        elif given is not None:
+            decide(change, [call], approved=allowed, note=BY_DEFAULT if allowed else TIMED_OUT)
+        elif given is not None and given.get("approve") is None:
             result = ToolResult(call.call_id, given["content"], is_error=given["is_error"] is True)
             _set(change, call, CallState.FINISHED, result)
         else:

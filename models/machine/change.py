@@ -41,7 +41,7 @@ class Change:
         self.now = now
         self.transition = transition
         self.before = None if transition is Transition.CREATE else chat.status
-        self.turn_before = chat.turn_id
+        self.seen_before = {} if self.before is None else _seen(chat)
         self.queued_before = chat.queue_length > 0
         self.version = chat.snapshot_version + (self.before is not None)
         self.history_changed = False
@@ -120,9 +120,12 @@ class Change:
         if self.queue_changed:
             chat.queue_version = self.version
             self.events.append(self._queue())
-        if chat.status is not self.before or chat.turn_id != self.turn_before:
-            turn = str(chat.turn_id) if chat.turn_id else None
-            self.events.append(Event(EventKind.STATUS, {"status": chat.status, "turn_id": turn}))
+        if changed := _differs(_seen(chat), self.seen_before):
+            seen = _seen(chat)
+            told = {"status": seen["status"], "turn_id": seen["turn_id"], **changed}
+            if self.before is None:
+                told |= {"title": chat.title, "labels": dict(chat.labels)}
+            self.events.append(Event(EventKind.STATUS, told))
         if chat.last_error is not None and self.before is not Status.ERROR:
             self.events.append(Event(EventKind.ERROR, chat.last_error))
         self.tx.flush()
@@ -212,6 +215,26 @@ def begin(
         )
     state = f"{chat.status}, nothing queued" if not chat.queue_length else chat.status
     raise _refusal(transition, f"Cannot {transition} while the chat is {state}", rule.otherwise)
+
+
+def _seen(chat: Chat) -> dict[str, Json]:
+    """What readers see of the chat's state: a `status` event tells what has changed of it."""
+    return {
+        "status": chat.status,
+        "turn_id": str(chat.turn_id) if chat.turn_id else None,
+        "archived": chat.archived or False,  # a new row has no defaults yet
+        "model": chat.model,
+        "action": chat.action,
+        "deadline": chat.deadline.isoformat() if chat.deadline else None,
+        "run_after": chat.run_after.isoformat() if chat.run_after else None,
+        "attempt": chat.attempt or 0,
+        "retry_state": chat.retry_state,
+        "last_error": chat.last_error,
+    }
+
+
+def _differs(now: dict[str, Json], before: dict[str, Json]) -> dict[str, Json]:
+    return {name: value for name, value in now.items() if before.get(name, ...) != value}
 
 
 def after(now: datetime, seconds: float) -> datetime:

@@ -4,7 +4,7 @@ Messages get their id, and so their place, while the lock is held: two writers c
 about the order. Nothing here decides a status; the transitions in `by_*.py` do.
 """
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from uuid import UUID
 
 from sqlalchemy import and_, func, insert, or_, select, update
@@ -16,17 +16,19 @@ from models.types import plain
 from rejoinder.core import parts
 from rejoinder.core.effects import Event, EventKind, TurnEnd
 from rejoinder.core.messages import Failure, NewMessage, Role, TurnKind, TurnState, Usage
+from rejoinder.core.money import dollars
 from rejoinder.core.parts import Json
 
 
 def append(change: Change, message: NewMessage, turn_id: UUID | None = None) -> int:
     """Add a message at the end of history."""
     stored = parts.dump(message.parts)
+    turn_id = turn_id or change.chat.turn_id
     message_id, created_at = change.tx.execute(
         insert(Message)
         .values(
             chat_id=change.chat.id,
-            turn_id=turn_id or change.chat.turn_id,
+            turn_id=turn_id,
             role=message.role,
             visibility=message.visibility,
             compressed=message.compressed,
@@ -49,7 +51,7 @@ def append(change: Change, message: NewMessage, turn_id: UUID | None = None) -> 
             EventKind.MESSAGE,
             {
                 "id": message_id,
-                "turn_id": str(turn_id or change.chat.turn_id),
+                "turn_id": str(turn_id) if turn_id else None,
                 "role": message.role,
                 "visibility": message.visibility,
                 "parts": stored,
@@ -70,11 +72,15 @@ def cost_of(message: NewMessage | Message) -> dict[str, Json]:
         "runtime_ms": message.runtime_ms,
         "cost_micros": message.cost_micros,
     }
+    if message.cost_micros is not None:
+        told["cost"] = dollars(message.cost_micros)
     return {name: value for name, value in told.items() if value is not None}
 
 
-def count(change: Change, message: NewMessage) -> None:
-    """Add what a model call took to what the chat has used."""
+def count(change: Change, message: NewMessage | None) -> None:
+    """Add what a model call took to what the chat has used. A notice of ours is no call."""
+    if message is None or (message.model is None and message.usage == Usage()):
+        return
     chat, usage = change.chat, message.usage
     chat.used_calls += 1
     chat.used_input += usage.input_tokens or 0
@@ -85,6 +91,11 @@ def count(change: Change, message: NewMessage) -> None:
     chat.used_micros += message.cost_micros or 0
     chat.used_unpriced += message.cost_micros is None
     chat.used_ms += message.runtime_ms or 0
+
+
+def count_lost(change: Change, message: NewMessage | None) -> None:
+    """Add a call whose answer is not kept: it was paid for, but nobody had anything of its time."""
+    count(change, message and replace(message, runtime_ms=None))
 
 
 def generated(change: Change, message: NewMessage) -> int:
@@ -155,6 +166,14 @@ def end_turn(
     ).all()
     for each in sorted(over, key=lambda each: each != turn_id):
         change.ended.append(TurnEnd(each, state, answer_id, text, error))
+
+
+def is_open(change: Change, turn_id: UUID | None) -> bool:
+    """Whether this is the open turn, or one that has joined it. None stands for any."""
+    if turn_id in (None, change.chat.turn_id):
+        return True
+    turn = change.tx.get(Turn, turn_id, populate_existing=True)
+    return bool(turn and turn.state is TurnState.JOINED and turn.joined_id == change.chat.turn_id)
 
 
 def last_answer(change: Change) -> tuple[int, str] | None:

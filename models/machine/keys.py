@@ -50,3 +50,8 @@ def take(  # noqa: PLR0913  # a request, and the ids it will get
             "repeat the same request, or use a new key",
         )
     return found
+
+
+def used(tx: Session, owner: str, key: str) -> IdempotencyKey | None:
+    """What this key was used for before, if it was."""
+    return tx.get(IdempotencyKey, (owner, key))

@@ -8,17 +8,18 @@ Nothing here decides a status but the two moves at the end of every turn or step
 from collections.abc import Iterator
 from uuid import UUID
 
-from sqlalchemy import delete, exists, func, insert, select, update
+from sqlalchemy import delete, exists, func, insert, or_, select, update
 from uuid_utils.compat import uuid7
 
 from models.machine.change import Change
 from models.machine.history import append, open_turn
-from models.tables import QueuedMessage, ToolCallRow, Turn
+from models.tables import Message, QueuedMessage, ToolCallRow, Turn
 from rejoinder.core import parts
 from rejoinder.core.effects import TurnEnd
 from rejoinder.core.errors import Rejected
 from rejoinder.core.limits import MAX_QUEUED
 from rejoinder.core.messages import NewMessage, Role, TurnKind, TurnState
+from rejoinder.core.model import StopReason
 from rejoinder.core.state import Status
 
 
@@ -41,7 +42,7 @@ def enqueue(
     last = select(func.coalesce(func.max(QueuedMessage.position), 0) + 1).where(
         QueuedMessage.chat_id == chat.id
     )
-    queued_id: int = change.tx.execute(
+    queued_id, created_at = change.tx.execute(
         insert(QueuedMessage)
         .values(
             chat_id=chat.id,
@@ -51,8 +52,8 @@ def enqueue(
             model=message.model,
             steer=steer,
         )
-        .returning(QueuedMessage.id)
-    ).scalar_one()
+        .returning(QueuedMessage.id, QueuedMessage.created_at)
+    ).one()
     _queue_changed(change, +1)
     change.queued.append(
         {
@@ -61,6 +62,7 @@ def enqueue(
             "parts": parts.dump(message.parts),
             "model": message.model,
             "steer": steer,
+            "created_at": created_at.isoformat(),
         }
     )
     return queued_id, turn_id
@@ -75,8 +77,9 @@ def go_on(change: Change) -> None:
 def join(change: Change) -> bool:
     """Let messages that are to steer the open turn join it now, if they can; say whether any did.
 
-    Only once every call is answered: a user never speaks between a call and its result. And not a
-    turn that only compacts: it answers nobody.
+    Only once every call is answered: a user never speaks between a call and its result, nor between
+    the two halves of an answer that a provider has paused. And not a turn that only compacts: it
+    answers nobody.
     """
     if not change.chat.queue_length or not _can_be_steered(change):
         return False
@@ -113,9 +116,16 @@ def _take_steering(change: Change) -> Iterator[tuple[int, UUID]]:
 
 def _can_be_steered(change: Change) -> bool:
     change.tx.flush()
-    waits = exists().where(ToolCallRow.chat_id == change.chat.id, ~ToolCallRow.settled)
+    chat_id = change.chat.id
+    waits = exists().where(ToolCallRow.chat_id == chat_id, ~ToolCallRow.settled)
+    last = select(func.max(Message.id)).where(Message.chat_id == chat_id, ~Message.deleted)
+    paused = exists().where(
+        Message.chat_id == chat_id,
+        Message.id == last.scalar_subquery(),
+        Message.stop_reason == StopReason.PAUSE,
+    )
     kind, waiting = change.tx.execute(
-        select(Turn.kind, waits).where(Turn.id == change.chat.turn_id)
+        select(Turn.kind, or_(waits, paused)).where(Turn.id == change.chat.turn_id)
     ).one()
     return kind is not TurnKind.COMPACTION and not waiting
 

@@ -15,7 +15,7 @@ from models.machine.change import Change, begin
 from models.tables import QueuedMessage, Turn
 from rejoinder.core.effects import Cause, Effects, TurnEnd
 from rejoinder.core.limits import MAX_QUEUED
-from rejoinder.core.messages import CallKind, Failure, TurnState
+from rejoinder.core.messages import ActionKind, Failure, TurnState
 from rejoinder.core.state import AT_REST, LEASED, PARKED, Status, Transition, possible
 
 
@@ -24,13 +24,20 @@ def reconcile(tx: Session, chat_id: UUID) -> Effects:
     change = begin(tx, chat_id, Transition.RECONCILE)
     open_calls = calls.unsettled(change)
     queued = tx.scalars(select(func.count()).where(QueuedMessage.chat_id == chat_id)).one()
-    open_turns = tx.scalars(
-        select(Turn.id).where(Turn.chat_id == chat_id, Turn.state == TurnState.OPEN)
+    going = (TurnState.OPEN, TurnState.JOINED)
+    turns = tx.execute(
+        select(Turn.id, Turn.state, Turn.joined_id).where(
+            Turn.chat_id == chat_id, Turn.state.in_(going)
+        )
     ).all()
+    over = [turn.id for turn in turns]
+    open_turns = [turn.id for turn in turns if turn.state is TurnState.OPEN]
+    astray = [turn.id for turn in turns if turn.joined_id and turn.joined_id not in open_turns]
     found = [
         *_wrong_columns(change, queued),
         *_wrong_calls(change, open_calls),
-        *(["the open turn is not the chat's turn"] if _turn_wrong(change, [*open_turns]) else []),
+        *(["the open turn is not the chat's turn"] if _turn_wrong(change, open_turns) else []),
+        *(["a turn has joined one that is over"] if astray else []),
     ]
     if not found:
         return change.nothing()
@@ -58,12 +65,12 @@ def reconcile(tx: Session, chat_id: UUID) -> Effects:
     change.chat.retry_state = None
     tx.execute(
         update(Turn)
-        .where(Turn.id.in_(open_turns))
+        .where(Turn.id.in_(over))
         .values(state=TurnState.FAILED, ended_at=change.now, error=failure.to_json())
         .execution_options(synchronize_session=False)
     )
     change.ended.extend(
-        TurnEnd(turn_id, TurnState.FAILED, error=failure.to_json()) for turn_id in open_turns
+        TurnEnd(turn_id, TurnState.FAILED, error=failure.to_json()) for turn_id in over
     )
     change.to(Status.ERROR, failure=failure)
     return change.effects()
@@ -100,9 +107,11 @@ def _wrong_calls(change: Change, open_calls: calls.Calls) -> list[str]:
     match change.chat.status:
         case Status.WAITING if open_calls:
             return ["tool calls are open although it is the user's turn"]
-        case Status.REQUIRES_ACTION if not calls.unanswered(open_calls, CallKind.CLIENT):
-            return ["it requires action but no client call is open"]
-        case Status.SLEEPING if not calls.unanswered(open_calls, CallKind.EXTERNAL):
+        case Status.REQUIRES_ACTION if change.chat.action is ActionKind.BUDGET:
+            return ["it waits for its budget, with open calls"] if open_calls else []
+        case Status.REQUIRES_ACTION if not calls.asking(open_calls):
+            return ["it requires action but asks for nothing"]
+        case Status.SLEEPING if not calls.elsewhere(open_calls):
             return ["it sleeps but no outside call is open"]
     return []
 

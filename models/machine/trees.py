@@ -5,6 +5,7 @@ nobody can slip a new or newly busy chat into a tree that is being archived or s
 operations on one tree never wait for each other in a circle.
 """
 
+from collections.abc import Callable
 from uuid import UUID
 
 from sqlalchemy import func, select, text
@@ -34,14 +35,37 @@ def interrupt_tree(
     tx: Session, chat_id: UUID, *, turn_id: UUID | None = None
 ) -> tuple[Effects, ...]:
     """interrupt: the chat, and every chat below it that is busy. The chat's own effects first."""
-    root_id = tx.scalars(select(Chat.root_id).where(Chat.id == chat_id)).one_or_none()
-    if root_id not in (None, chat_id):
-        tx.execute(select(Chat.id).where(Chat.id == root_id).with_for_update(key_share=True))
+    lock_root(tx, chat_id)
     own = interrupt(tx, chat_id, turn_id=turn_id)
     if turn_id is not None and not own.changed:
         return (own,)  # that turn is over: those below work for another one
+    return (own, *_stop_below(tx, chat_id))
+
+
+def supersede(tx: Session, chat_id: UUID, act: Callable[[], Effects]) -> tuple[Effects, ...]:
+    """A transition that may stop the chat's turn for another one: then those below stop, too.
+
+    `act` is the transition of the chat itself: send (interrupt), edit, promote_queued. Its effects
+    come first. Chats below that work while it is at rest go on, unless their errand is edited away.
+    """
+    lock_root(tx, chat_id)
+    own = act()
+    stopped = own.ended or own.status is Status.INTERRUPTING
+    edited = any(event.kind is EventKind.HISTORY_RESET for event in own.events)
+    if own.changed and (stopped or edited):
+        return (own, *_stop_below(tx, chat_id))
+    return (own,)
+
+
+def lock_root(tx: Session, chat_id: UUID) -> None:
+    """Lock the root of a chat's tree, which may be the chat itself: always before any other."""
+    root_id = select(Chat.root_id).where(Chat.id == chat_id).scalar_subquery()
+    tx.execute(select(Chat.id).where(Chat.id == root_id).with_for_update(key_share=True))
+
+
+def _stop_below(tx: Session, chat_id: UUID) -> tuple[Effects, ...]:
     below = tx.scalars(_BELOW, {"top": chat_id}).all()
-    return (own, *(interrupt(tx, child_id) for child_id in below))
+    return tuple(interrupt(tx, child_id) for child_id in below)
 
 
 def set_budget(tx: Session, chat_id: UUID, budget: Budget) -> tuple[Effects, ...]:
@@ -121,7 +145,4 @@ def _flag(change: Change, *, archived: bool) -> Effects:
     if change.chat.archived is archived:
         return change.nothing()
     change.chat.archived = archived
-    change.events.append(
-        Event(EventKind.STATUS, {"status": change.chat.status, "archived": archived})
-    )
     return change.effects()

@@ -41,6 +41,7 @@ def me() -> str:
     show_default=True,
     help="If the chat is at work: queue the message, interrupt the turn, or refuse.",
 )
+@click.option("--agents", is_flag=True, help="A new chat may have sub-agents work for it.")
 @click.option("--key", help="A repeated send with the same key is done once.")
 @click.option("--wait", is_flag=True, help="Wait for the answer, and print it.")
 @click.option("--follow", is_flag=True, help="Show the answer as it is written.")
@@ -53,6 +54,7 @@ def send(  # noqa: PLR0913  # the options of a command
     model: str | None,
     system: str | None,
     when_busy: str,
+    agents: bool,
     key: str | None,
     wait: bool,
     follow: bool,
@@ -64,14 +66,21 @@ def send(  # noqa: PLR0913  # the options of a command
     with one_sentence(), connect() as client:
         if wait and follow:
             raise Failed("--wait prints the answer, --follow shows it come: choose one")
-        if chat_id and (owner or system):
-            raise Failed("--owner and --system are for new chats: leave them out, or --chat")
+        if chat_id and (owner or system or agents):
+            raise Failed(
+                "--owner, --system and --agents are for new chats: leave them out, or --chat"
+            )
         start = client.cursor(chat_id) if chat_id else None
         turn = (
             client.send_message(chat_id, text, when_busy=when_busy, model=model, key=key)
             if chat_id
             else client.create_chat(
-                text, owner=owner or me(), model=model or "", system=system, key=key
+                text,
+                owner=owner or me(),
+                model=model or "",
+                system=system,
+                options={"agents": True} if agents else None,
+                key=key,
             )
         )
         if wait:
@@ -80,7 +89,7 @@ def send(  # noqa: PLR0913  # the options of a command
             show_events(client, turn.chat_id, start, as_json=as_json, until_rest=True)
             click.echo(f"Go on with: rejoinder send --chat {turn.chat_id} …", err=True)
         elif as_json:
-            _print_json({n: v for n, v in vars(turn).items() if n != "client"})
+            print_json({n: v for n, v in vars(turn).items() if n != "client"})
         else:
             click.echo(turn.chat_id)
             if sys.stdout.isatty():
@@ -105,16 +114,21 @@ def tail(chat_id: str, after: str | None, *, until_rest: bool, as_json: bool) ->
 @click.argument("chat_id", metavar="CHAT")
 @AS_JSON
 def show(chat_id: str, *, as_json: bool) -> None:
-    """Show CHAT: its status, queue, error and messages."""
+    """Show CHAT: its status, messages, agents, queue and error."""
     with one_sentence(), connect() as client:
         chat = client.get_chat(chat_id)
         messages = list(_messages(client, chat_id))
     if as_json:
-        _print_json({**chat, "messages": messages})
+        print_json({**chat, "messages": messages})
         return
     screen = PlainScreen()
     screen.line(f"chat {chat['id']}", Style.BOLD)
-    facts = {"owner": chat["owner"], "model": chat["model"], "status": chat["status"]}
+    facts = {
+        "title": chat["title"],
+        "owner": chat["owner"],
+        "model": chat["model"],
+        "status": chat["status"],
+    }
     facts |= {"labels": chat["labels"], "updated": chat["updated_at"][:19]}
     for name, value in facts.items():
         if value:
@@ -122,6 +136,9 @@ def show(chat_id: str, *, as_json: bool) -> None:
     teller = Teller(screen)
     for message in messages:
         teller.tell(StreamEvent("", "message", message))
+    for child in chat["children"]:
+        style = Style.BAD if child["status"] == Status.ERROR else Style.DIM
+        screen.line(f"  agent {child['id']}  {child['status']:15}  {child['title']}", style)
     for queued in chat["queue"]:
         text = "".join(part.get("text", "") for part in queued["parts"])
         screen.line(f"  queued ({queued['id']}): {text}", Style.WARN)
@@ -142,7 +159,7 @@ def ls(owner: str | None, status: str | None, limit: int, *, as_json: bool) -> N
     with one_sentence(), connect() as client:
         found = client.list_chats(owner, status=status, limit=limit)
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     if not found["chats"]:
         which = f" with status {status}" if status else ""
@@ -152,7 +169,8 @@ def ls(owner: str | None, status: str | None, limit: int, *, as_json: bool) -> N
         queued = f"  {chat['queue_length']} queued" if chat["queue_length"] else ""
         when = chat["updated_at"][:19].replace("T", " ")
         style = Style.BAD if chat["status"] == Status.ERROR else Style.PLAIN
-        screen.line(f"{chat['id']}  {chat['status']:15}  {when}  {chat['model']}{queued}", style)
+        facts = f"{chat['id']}  {chat['status']:15}  {when}  {chat['model']}{queued}"
+        screen.line(f"{facts}  {chat['title']}".rstrip(), style)
     if found["next"]:
         click.echo(f"There are more; the newest {limit} are shown.", err=True)
 
@@ -164,6 +182,23 @@ def interrupt(chat_id: str, *, wait: bool) -> None:
     """Stop what CHAT is doing; what was written stays."""
     with one_sentence(), connect() as client:
         click.echo(client.interrupt(chat_id, wait=wait))
+
+
+@click.command()
+@click.argument("chat_id", metavar="CHAT")
+@click.option("--wait", is_flag=True, help="Until the summary is stored.")
+@click.option("--follow", is_flag=True, help="Show how it goes.")
+def compact(chat_id: str, *, wait: bool, follow: bool) -> None:
+    """Have CHAT summarised for the model; people still see all of it. Also after an error."""
+    with one_sentence(), connect() as client:
+        start = client.cursor(chat_id)
+        turn = client.compact(chat_id)
+        if follow:
+            show_events(client, chat_id, start, as_json=False, until_rest=True)
+        elif wait:
+            click.echo(_awaited(turn)["state"])
+        else:
+            click.echo(turn.status)
 
 
 def show_events(
@@ -178,7 +213,7 @@ def show_events(
                 continue
             cursor = event.cursor
             if as_json:
-                _print_json(vars(event), indent=None)
+                print_json(vars(event), indent=None)
             else:
                 teller.tell(event)
             if until_rest and event.kind == "status" and event.data["status"] in AT_REST:
@@ -197,13 +232,17 @@ def _tell_the_error(client: Client, chat_id: str, teller: Teller, *, as_json: bo
     raise click.exceptions.Exit(1)
 
 
-def _print_answer(turn: Turn, *, as_json: bool) -> None:
+def _awaited(turn: Turn) -> dict[str, Any]:
     try:
-        answer = turn.get()
+        return turn.get()
     except TurnFailed as failure:
         raise Failed(f"{failure.args[0]} ({failure.kind})") from None
+
+
+def _print_answer(turn: Turn, *, as_json: bool) -> None:
+    answer = _awaited(turn)
     if as_json:
-        _print_json(answer)
+        print_json(answer)
     else:
         PlainScreen().line(answer["text"] or "")
     if answer["state"] != TurnState.FINISHED:
@@ -218,7 +257,8 @@ def _messages(client: Client, chat_id: str) -> Iterator[Mapping[str, Any]]:
         page = found["next"]
 
 
-def _print_json(value: object, indent: int | None = 2) -> None:
+def print_json(value: object, indent: int | None = 2) -> None:
+    """Print a value for programs."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     click.echo(
         text.encode("utf-8", "backslashreplace").decode()

@@ -12,6 +12,7 @@ from typing import Any
 
 from rejoinder.cli.calls import Call, one_line, progress_of, short
 from rejoinder.cli.screen import SPIN, Screen, Style, width
+from rejoinder.core.messages import ActionKind
 from rejoinder.core.state import BUSY, Status
 from rejoinder.streams import StreamEvent
 
@@ -52,6 +53,7 @@ class Teller:
         self._draft = _Draft()
         self._calls: dict[str, Call] = {}
         self._retry = ""
+        self._summary: int | None = None
         self._begun = False
 
     @property
@@ -109,6 +111,8 @@ class Teller:
                     self._screen.line("")
                 text = "".join(p.get("text", "") for p in message["parts"])
                 self._screen.line(f"{MARK_USER} {text}", Style.USER)
+            case "assistant" if any(p.get("type") == "compaction" for p in message["parts"]):
+                self._summarised(message["parts"])
             case "assistant":
                 self._answer(message["parts"])
             case "tool":
@@ -138,6 +142,8 @@ class Teller:
             self.error = None
         if self.status not in (Status.PENDING, Status.RUNNING):
             self._retry = ""
+        if self.status != Status.RUNNING:
+            self._summary = None
         if not self.busy:
             self._calls.clear()
 
@@ -174,8 +180,29 @@ class Teller:
         self._screen.line(f"{MARK_NOTE} events were missed; from the stored messages:", Style.WARN)
 
     def _on_action_required(self, data: Mapping[str, Any]) -> None:
+        if data.get("kind") == ActionKind.BUDGET:
+            spent = data["spent"]
+            words = f"the budget is used up ({spent['tokens']:,} tokens, ${spent['cost']})"
+            self._screen.line(f"{MARK_NOTE} {words}; it goes on when it is raised", Style.WARN)
+            return
         names = ", ".join(f"{call['name']} ({call['call_id']})" for call in data["calls"])
         self._screen.line(f"{MARK_NOTE} waiting for results from outside: {names}", Style.WARN)
+
+    def _on_compaction(self, data: Mapping[str, Any]) -> None:
+        match data["state"]:
+            case "started":
+                self._summary = 0
+                size = f", about {data['tokens_before']:,} tokens" if data["tokens_before"] else ""
+                words = f"{MARK_NOTE} summarising the conversation{size}, to go on with less"
+                self._screen.line(words, Style.WARN)
+            case "part":
+                self._summary = (self._summary or 0) + len(data["text"])
+            case "failed":
+                self._summary = None
+                words = f"{MARK_NOTE} no summary was written: {data['message']}"
+                self._screen.line(words, Style.WARN)
+            case _:
+                self._summary = None  # the stored message says that it is done
 
     # -- parts of the above -------------------------------------------------------------------
 
@@ -208,6 +235,12 @@ class Teller:
                 arguments = json.dumps(part["arguments"], ensure_ascii=False)
                 self._calls[part["call_id"]] = Call(part["name"], arguments)
 
+    def _summarised(self, parts: list[Mapping[str, Any]]) -> None:
+        self._summary = None
+        text = "".join(p["text"] for p in parts if p.get("type") == "text")
+        self._screen.fresh()
+        self._screen.line(f"{MARK_NOTE} {text}", Style.WARN)
+
     def _result(self, part: Mapping[str, Any]) -> None:
         call = self._calls.pop(part["call_id"], Call("tool"))
         failed = part.get("is_error", False)
@@ -225,5 +258,7 @@ class Teller:
         says = self._retry or SAYS.get(self.status, self.status)
         if self.status == Status.RUNNING and (calls or self._draft.text):
             says = "using tools" if self._calls else "writing"
+        if self._summary is not None:
+            says = f"summarising, {self._summary:,} characters so far"
         queued = f", {self.queued} queued" if self.queued else ""
         return [*lines, (f"{SPIN} {says}{queued}", DIM)]

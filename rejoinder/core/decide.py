@@ -4,10 +4,12 @@
 it does not matter which worker asks, how often, or what happened to the one before.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 from uuid import UUID
 
+from rejoinder.core.estimate import prompt_tokens
 from rejoinder.core.messages import ANSWERED, Approval, CallKind, CallState, Role, TurnKind
 from rejoinder.core.model import StopReason
 from rejoinder.core.parts import Json, Part, open_calls
@@ -74,9 +76,15 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Policy:
-    """Limits that the decision depends on."""
+    """Limits that the decision depends on. What is None is unknown, or not to be looked at."""
 
     max_steps: int = 1200
+    compact_from: int | None = None
+    """Tokens in the model's context from which on history is summarised."""
+    context_limit: int | None = None
+    """Tokens that the model can read."""
+    overhead: int = 0
+    """Tokens beside history in every prompt: the tools."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,17 @@ class Compact:
 
 
 @dataclass(frozen=True)
+class TooLong:
+    """The prompt does not fit, and to summarise it (again) cannot help."""
+
+    tokens: int
+    limit: int
+    compacted: bool
+    """Whether it has just been summarised."""
+    kind: Literal["too_long"] = "too_long"
+
+
+@dataclass(frozen=True)
 class Finish:
     """The answer is complete."""
 
@@ -124,7 +143,7 @@ class Generate:
     kind: Literal["generate"] = "generate"
 
 
-Action: TypeAlias = RunTools | Park | Compact | Finish | StopAtLimit | Generate
+Action: TypeAlias = RunTools | Park | Compact | TooLong | Finish | StopAtLimit | Generate
 
 
 def decide(snapshot: Snapshot, policy: Policy) -> Action:
@@ -134,11 +153,11 @@ def decide(snapshot: Snapshot, policy: Policy) -> Action:
         return _for_calls(unanswered)
     if snapshot.turn_kind is TurnKind.COMPACTION:
         return Compact()
-    if _is_complete(snapshot.history):
+    if is_complete(snapshot.history):
         return Finish()
     if snapshot.steps >= policy.max_steps:
         return StopAtLimit(snapshot.steps)
-    return Generate()
+    return _make_room(snapshot.history, policy) or Generate()
 
 
 def _for_calls(unanswered: tuple[Call, ...]) -> Action:
@@ -149,7 +168,40 @@ def _for_calls(unanswered: tuple[Call, ...]) -> Action:
     return Park(CallKind.CLIENT if asks else CallKind.EXTERNAL)
 
 
-def _is_complete(history: tuple[Entry, ...]) -> bool:
+def _make_room(history: tuple[Entry, ...], policy: Policy) -> Compact | TooLong | None:
+    """Summarise a history that has become too long; never what a summary has just replaced."""
+    since, compacted = _since_boundary(history)
+    read = [e.context_tokens for e in since if e.context_tokens is not None]
+    limit = policy.compact_from
+    if limit is not None and read and read[-1] >= limit:
+        # Judged by what the model read first: later steps may have filled the room again.
+        if compacted and read[0] >= limit and _is_answered_first(since):
+            return TooLong(read[0], limit, compacted=True)
+        return Compact()
+    if policy.context_limit is None:
+        return None
+    tokens = prompt_tokens(history, policy.overhead)
+    if tokens <= policy.context_limit:
+        return None
+    answered = any(entry.role is Role.ASSISTANT for entry in since)
+    helps = answered or (not compacted and len(since) > 1)
+    return Compact() if helps else TooLong(tokens, policy.context_limit, compacted=compacted)
+
+
+def _since_boundary(history: tuple[Entry, ...]) -> tuple[list[Entry], bool]:
+    """What was said since the newest summary, and whether there is one."""
+    compressed = [place for place, entry in enumerate(history) if entry.compressed]
+    since = history[compressed[-1] + 1 :] if compressed else history
+    return [entry for entry in since if entry.role is not Role.SYSTEM], bool(compressed)
+
+
+def _is_answered_first(since: list[Entry]) -> bool:
+    """Whether the model spoke before the user did: then it read the summary and no more."""
+    speakers = (e.role for e in since if e.role in (Role.USER, Role.ASSISTANT))
+    return next(speakers, None) is Role.ASSISTANT
+
+
+def is_complete(history: Sequence[Entry]) -> bool:
     """Whether the last word is the assistant's, and it had finished speaking."""
     if not history:
         return False

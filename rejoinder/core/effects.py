@@ -27,6 +27,7 @@ class EventKind(StrEnum):
     HISTORY_RESET = "history_reset"
     TITLE = "title"
     BUDGET = "budget"
+    LABELS = "labels"
 
 
 class Cause(StrEnum):

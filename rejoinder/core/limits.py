@@ -8,6 +8,9 @@ MAX_QUEUED = 20
 MOST_TITLE = 200
 """Characters of a title."""
 
+MOST_BUDGET = 10**18
+"""Tokens, or millionths of a dollar: what a bigint holds, with room for what is spent beyond."""
+
 MOST_CLIENT_TOOLS = 250
 """Tools that the app can declare for one chat."""
 
@@ -28,6 +31,9 @@ before those who wait for them give up."""
 DUE_GAP = timedelta(seconds=2)
 """How long after its moment a waiting retry counts as forgotten: the process that kept the time is
 gone. Short, because the message is not in any queue yet."""
+
+LOOK_AFTER = timedelta(seconds=10)
+"""How long another app's task has before the sweep looks whether its answer got lost."""
 
 REDISPATCH_FIRST = timedelta(seconds=10)
 REDISPATCH_MOST = timedelta(minutes=5)

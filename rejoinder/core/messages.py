@@ -5,7 +5,7 @@ them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from uuid import UUID
 
@@ -134,6 +134,10 @@ class Used:
     """Calls whose cost nobody knows: the cost is at least what it says."""
     runtime_ms: int = 0
 
+    def __add__(self, other: "Used") -> "Used":
+        """Both together."""
+        return Used(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Used)))
+
     @property
     def tokens(self) -> int:
         """What counts against a budget: everything that went in and came out."""
@@ -178,6 +182,8 @@ class Default:
     approve: bool | None = None
     content: Json = None
     is_error: bool = False
+    seconds: float | None = None
+    """For an approval: how long to wait for it; None: as long as the chat says."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ class Profile:
     max_output_tokens: int
     caching: bool = False
     thinking: bool = False
+    titles: bool = True
+    """Whether it may be asked to name chats, unless another model does."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class ModelRequest:
     options: Options = field(default_factory=Options)
     attempt: int = 0
     """How often this very call has failed before."""
+    tool_use: bool = True
+    """False: the tools are there for the calls in history to refer to, and must not be used."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,14 @@ class PartDone:
 
 
 @dataclass(frozen=True)
+class UsageSoFar:
+    """What the call has taken as far as the provider has told: counts if the answer breaks off."""
+
+    usage: Usage
+    kind: Literal["usage"] = "usage"
+
+
+@dataclass(frozen=True)
 class Reply:
     """The complete answer: the last thing a stream yields, and the only proof that it is one."""
 
@@ -143,5 +155,5 @@ class Progress:
 
 
 Delta: TypeAlias = TextDelta | ReasoningDelta | CallDelta | PartDone
-StreamItem: TypeAlias = Delta | Reply
+StreamItem: TypeAlias = Delta | UsageSoFar | Reply
 LiveItem: TypeAlias = StreamItem | Progress

@@ -45,6 +45,8 @@ class ChatOptions:
     """Whether it may have child chats work for it."""
     compact_at: int | None = None
     """Percent of the model's context; 100: never."""
+    compaction_model: str | None = None
+    """Who writes summaries, as `provider:model`; None: the workers' setting."""
     park_seconds: float | None = None
 
     @classmethod
@@ -60,12 +62,17 @@ class ChatOptions:
             approve=_names(stored.get("approve")) or frozenset(),
             agents=stored.get("agents") is True,
             compact_at=_number(stored.get("compact_at")),
+            compaction_model=_name(stored.get("compaction_model")),
             park_seconds=_number(stored.get("park_seconds")),
         )
 
 
 def _names(value: Json) -> frozenset[str] | None:
     return frozenset(map(str, value)) if isinstance(value, list) else None
+
+
+def _name(value: Json) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _number(value: Json) -> int | None:

@@ -6,6 +6,7 @@ and drops a call whose arguments are not.
 
 from typing import assert_never
 
+from rejoinder.core.messages import Usage
 from rejoinder.core.model import (
     CallDelta,
     PartDone,
@@ -13,6 +14,7 @@ from rejoinder.core.model import (
     Reply,
     StreamItem,
     TextDelta,
+    UsageSoFar,
 )
 from rejoinder.core.parts import Part, Reasoning, Text
 
@@ -24,6 +26,8 @@ class Partial:
         """Begin with nothing."""
         self._words: dict[int, tuple[type[Text | Reasoning], list[str]]] = {}
         self._done: dict[int, Part] = {}
+        self.usage = Usage()
+        """What the provider has said of its cost so far."""
 
     def add(self, item: StreamItem) -> None:
         """Take one item of the stream."""
@@ -35,7 +39,10 @@ class Partial:
             case PartDone(index, part):
                 self._words.pop(index, None)
                 self._done[index] = part
-            case Reply(parts):
+            case UsageSoFar(usage):
+                self.usage = usage
+            case Reply(parts, usage=usage):
+                self.usage = usage
                 self._words.clear()
                 self._done = dict(enumerate(parts))
             case CallDelta():

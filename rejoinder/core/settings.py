@@ -11,6 +11,7 @@ from typing import Self, TypeVar
 from rejoinder.core.errors import Rejected
 
 T = TypeVar("T")
+PERCENT = 100
 
 
 def _set(default: T, says: str) -> T:
@@ -28,12 +29,22 @@ class Settings:
     redis_prefix: str = _set("rejoinder:", "what every key of ours in Redis begins with")
     celery_prefix: str = _set("", "what Celery's keys in Redis begin with; callers need the same")
     model: str = _set("scripted:demo", "the model of chats that name none")
+    prices: str = _set(
+        "", "prices of models that come before the table's: JSON, or a file; see docs/accounts.md"
+    )
+    title_model: str = _set(
+        "", "the model that names chats; empty is each chat's own, `off` names none"
+    )
     tools: str = _set("", "modules with tools to load, separated by commas")
     concurrency: int = _set(
         100, "steps that one worker runs at once (prefork: as many as there are CPUs)"
     )
     database_pool: int = _set(10, "connections to Postgres that one process keeps")
     max_steps: int = _set(1200, "steps of one turn, before it is stopped with a notice")
+    compact_at: int = _set(
+        70, "percent of a model's context from which on a chat is summarised; 100: never"
+    )
+    compaction_model: str = _set("", "the model that writes summaries, if not the chat's own")
     heartbeat_seconds: float = _set(5.0, "how often a worker process says that it lives")
     dead_after_seconds: float = _set(15.0, "silence after which a worker process counts as dead")
     drain_seconds: float = _set(
@@ -46,6 +57,12 @@ class Settings:
     step_seconds: float = _set(900.0, "how long one step may take")
     tool_seconds: float = _set(300.0, "how long one tool call may take, if it does not say")
     park_seconds: float = _set(300.0, "how long a chat waits for answers from outside")
+    agent_depth: int = _set(1, "how deep agents may start agents: 1 is a chat and its own")
+    agents_at_once: int = _set(10, "agents of one chat that may work at once")
+    agents_total: int = _set(100, "chats that one tree of agents may have, its root included")
+    budget_seconds: float = _set(
+        604_800.0, "how long a chat whose budget is used up waits for a larger one"
+    )
 
     @classmethod
     def load(cls, environ: Mapping[str, str]) -> Self:
@@ -61,6 +78,11 @@ class Settings:
             raise Rejected(
                 "REJOINDER_DEAD_AFTER_SECONDS is less than two heartbeats",
                 "a live worker would be taken for dead; raise it",
+            )
+        if settings.compact_at > PERCENT:
+            raise Rejected(
+                f"REJOINDER_COMPACT_AT is {settings.compact_at}",
+                "it is a percentage: give 1 to 99, or 100 for never",
             )
         return settings
 

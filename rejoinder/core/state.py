@@ -73,6 +73,7 @@ class Transition(StrEnum):
     UNARCHIVE = "unarchive"
     SET_BUDGET = "set_budget"
     SET_TITLE = "set_title"
+    SET_LABELS = "set_labels"
     CLAIM = "claim"
     RECORD = "record"
     START_TOOLS = "start_tools"
@@ -244,6 +245,12 @@ TABLE: Mapping[Transition, Rule] = {
         {s: to(s) for s in (_W, _P, _R, _I, _A, _S, _E)},
         on_archived=True,
     ),
+    Transition.SET_LABELS: Rule(
+        _APP,
+        "labels are added, changed or removed; the others stay",
+        {s: to(s) for s in (_W, _P, _R, _I, _A, _S, _E)},
+        on_archived=True,
+    ),
     Transition.CLAIM: Rule(_WORKER, "due: a new lease", {_P: to(_R)}),
     Transition.RECORD: Rule(
         _WORKER, "an assistant message with tool calls, before its tools run", {_R: to(_R)}
@@ -263,7 +270,9 @@ TABLE: Mapping[Transition, Rule] = {
         _WORKER, "park for answers from outside, with a deadline", {_R: to(_A)}
     ),
     Transition.EXCEED_BUDGET: Rule(
-        _WORKER, "there is not enough left for the next call: park until it is raised", {_R: to(_A)}
+        _WORKER,
+        "not enough left for the next call: park until it is raised; runnable at once if it was",
+        {_R: to(_A, _P)},
     ),
     Transition.SLEEP: Rule(
         _WORKER,

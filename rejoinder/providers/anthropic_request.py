@@ -44,6 +44,9 @@ def body_of(request: ModelRequest, profile: Profile) -> dict[str, Json]:
         mine = body.get(name)
         both = isinstance(mine, Mapping) and isinstance(value, Mapping)
         body[name] = {**mine, **value} if both else value  # type: ignore[dict-item]  # checked
+    if not request.tool_use:
+        body.pop("tool_choice", None)
+        body |= {"tool_choice": {"type": "none"}} if body.get("tools") else {}
     return {name: readable(value) for name, value in body.items()}
 
 

@@ -18,6 +18,7 @@ from rejoinder.core.model import (
     StopReason,
     StreamItem,
     TextDelta,
+    UsageSoFar,
 )
 from rejoinder.core.parts import Json, Part, ProviderBlock, ToolCall
 from rejoinder.providers.anthropic_blocks import Block, part_of
@@ -104,6 +105,8 @@ class Answer:
 
     def _begin(self, message: Mapping[str, Json]) -> Iterator[StreamItem]:
         self._note(message, message.get("usage"))
+        if self._usage:
+            yield UsageSoFar(_usage(self._usage))
         content = message.get("content")
         for block in content if isinstance(content, list) else ():
             place = len(self._blocks)

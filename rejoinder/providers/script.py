@@ -2,19 +2,23 @@
 
 A script is a list of steps, one per answer of the chat; or a list of lists, one per turn; or an
 object, `{"steps": […]}` or `{"turns": [[…]]}`, with `"repeat": true` to play the last one for ever.
-Which step comes next is read from the conversation alone, so that any worker can go on. Builders
-for tests are in `rejoinder.testing`; `scripted.py` plays the steps.
+Which step comes next is read from the conversation alone, so that any worker can go on. A call for
+a summary plays the step `"summary"`, or a default; how far the script had come is noted in it.
+Builders for tests are in `rejoinder.testing`; `scripted.py` plays the steps.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from rejoinder.core.compaction import asks_for_summary
 from rejoinder.core.failures import FailureKind
 from rejoinder.core.messages import Role
 from rejoinder.core.model import PromptMessage, StopReason
+from rejoinder.core.parts import text_of
 
 CONTEXT_LIMIT = 200_000
 
@@ -96,7 +100,11 @@ class Script(_Data):
     steps: tuple[Step, ...] = ()
     turns: tuple[Annotated[tuple[Step, ...], Field(min_length=1)], ...] = ()
     repeat: bool = False
+    summary: Step = Step(text="A scripted summary.")
+    """What it says when it is asked for a summary of the conversation."""
     context_limit: int = Field(default=CONTEXT_LIMIT, ge=1)
+    titles: bool = False
+    """Whether it may be asked for a chat's title."""
 
     @model_validator(mode="before")
     @classmethod
@@ -120,15 +128,53 @@ class Script(_Data):
         messages, and a turn's steps by the answers since the last of them, so that a turn that was
         stopped before it said anything is over all the same.
         """
+        if asks_for_summary(messages):
+            text = f"{self.summary.text}\n\n{Place.of(messages[:-1])}" if self.summary.text else ""
+            return self.summary.model_copy(update={"text": text}), "summary"
+        place = Place.of(messages)
         if self.steps:
-            return _at(self.steps, _answers(messages), repeat=self.repeat)
-        turn = max(0, sum(m.role is Role.USER for m in messages) - 1)
+            return _at(self.steps, place.answers, repeat=self.repeat)
+        turn = max(0, place.messages - 1)
         last = len(self.turns) - 1
         where = f"turn {turn + 1}"
         if turn > last and not self.repeat:
             return None, where
-        step, at = _at(self.turns[min(turn, last)], _answers(_since_user(messages)), repeat=False)
+        step, at = _at(self.turns[min(turn, last)], place.since, repeat=False)
         return step, f"{where}, {at}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far a conversation has come."""
+
+    answers: int = 0
+    messages: int = 0
+    """Of the user."""
+    since: int = 0
+    """Answers since the last of them."""
+
+    @classmethod
+    def of(cls, messages: Sequence[PromptMessage]) -> Self:
+        """Count; a summary of ours says what stood in its place."""
+        place = cls()
+        for message in messages:
+            if message.role is Role.ASSISTANT:
+                place = cls(place.answers + 1, place.messages, place.since + 1)
+            elif message.role is Role.USER:
+                noted = _NOTED.search(text_of(message.parts))
+                place = (
+                    cls(*map(int, noted.groups()))
+                    if noted
+                    else cls(place.answers, place.messages + 1)
+                )
+        return place
+
+    def __str__(self) -> str:
+        """Return the note in a summary."""
+        return f"[{self.answers} answers, {self.messages} messages, {self.since} since the last]"
+
+
+_NOTED = re.compile(r"\[(\d+) answers, (\d+) messages, (\d+) since the last\]")
 
 
 def _at(steps: Sequence[Step], index: int, *, repeat: bool) -> tuple[Step | None, str]:
@@ -151,17 +197,6 @@ def _fold(steps: Sequence[Step]) -> list[Step]:
     if failures:
         folded.append(Step(fail=failures))
     return folded
-
-
-def _answers(messages: Sequence[PromptMessage]) -> int:
-    return sum(message.role is Role.ASSISTANT for message in messages)
-
-
-def _since_user(messages: Sequence[PromptMessage]) -> Sequence[PromptMessage]:
-    for index in range(len(messages) - 1, -1, -1):
-        if messages[index].role is Role.USER:
-            return messages[index:]
-    return messages
 
 
 _WORDS = re.compile(r"\s*\S+|\s+$")

@@ -1,6 +1,7 @@
 """Scripts that come with the package: `scripted:echo`, `scripted:weather-demo`, and others.
 
-`demo`, `weather-demo` and `research-demo` use the tools of `rejoinder.tools.examples`.
+`demo`, `weather-demo` and `research-demo` use the tools of `rejoinder.tools.examples`;
+`agents-demo` has two agents do so, and needs a chat that may have some (docs/agents.md).
 """
 
 from collections.abc import Mapping
@@ -57,6 +58,42 @@ LIBRARY: Mapping[str, Any] = {
                     "pace": 0.03,
                 },
                 {"text": "I found this: {result}", "pace": 0.03},
+            ]
+        ],
+        "repeat": True,
+    },
+    # Two sub-agents, each with a slow tool; the answer is made of their reports.
+    "agents-demo": {
+        "turns": [
+            [
+                {
+                    "text": "I have two agents look into it.",
+                    "calls": [
+                        {
+                            "name": "spawn_agent",
+                            "arguments": {
+                                "prompt": f"{{user}} ({side})",
+                                "title": f"What speaks {side}?",
+                                "model": "scripted:research-demo",
+                            },
+                        }
+                        for side in ("for", "against")
+                    ],
+                    "pace": 0.03,
+                },
+                {
+                    "calls": [
+                        {
+                            "name": "wait_agent",
+                            "arguments": {"ids": ["{result:0.chat_id}", "{result:1.chat_id}"]},
+                        }
+                    ],
+                },
+                {
+                    "text": "One reports: {result:0.agents.0.report}\n"
+                    "The other: {result:0.agents.1.report}",
+                    "pace": 0.03,
+                },
             ]
         ],
         "repeat": True,

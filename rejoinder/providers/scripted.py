@@ -64,12 +64,12 @@ class ScriptedProvider:
         self._scripts = {**LIBRARY, **(scripts or {})}
 
     def profile(self, model: str) -> Profile:
-        """What the script says of its context; the rest is the same for all."""
+        """What the script says of its context and of titles; the rest is the same for all."""
         try:
-            limit = self._script(model, {}).context_limit
+            script = self._script(model, {})
         except ProviderError:  # it has its script in the options, or will fail when it is asked
-            limit = CONTEXT_LIMIT
-        return Profile(limit, MAX_OUTPUT_TOKENS, thinking=True)
+            return Profile(CONTEXT_LIMIT, MAX_OUTPUT_TOKENS, thinking=True, titles=False)
+        return Profile(script.context_limit, MAX_OUTPUT_TOKENS, thinking=True, titles=script.titles)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamItem, None]:
         """Play the step that the conversation has come to."""

@@ -23,6 +23,7 @@ from rejoinder.core.model import (
     Reply,
     StreamItem,
     TextDelta,
+    UsageSoFar,
 )
 from rejoinder.core.parts import Part, ProviderBlock, Raw, Reasoning, Text, ToolCall, ToolResult
 from rejoinder.providers.errors import ProviderError
@@ -98,7 +99,7 @@ def _check_done(items: Iterable[StreamItem], reply: Reply) -> None:
                 done[index] = part
             case TextDelta(index) | ReasoningDelta(index) | CallDelta(index):
                 _require(index not in done, f"part {index} goes on after it was completed")
-            case Reply():
+            case UsageSoFar() | Reply():
                 pass
             case _:
                 assert_never(item)

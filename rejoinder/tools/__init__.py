@@ -5,8 +5,9 @@ Tools touch the network and the world, never rows or the broker. How to write on
 """
 
 from rejoinder.tools.cap import cap, result_limit
+from rejoinder.tools.celery_tool import CeleryTool, celery_tool
 from rejoinder.tools.context import ToolContext
-from rejoinder.tools.define import FunctionTool, Tool, ToolError, tool
+from rejoinder.tools.define import Approve, FunctionTool, Tool, ToolError, tool
 from rejoinder.tools.registry import Registry, default_registry
 from rejoinder.tools.results import File, Image, content_of
 from rejoinder.tools.run import DEFAULT_TIMEOUT, Ran, run_calls
@@ -14,6 +15,8 @@ from rejoinder.tools.schema import ToolDefinitionError
 
 __all__ = [
     "DEFAULT_TIMEOUT",
+    "Approve",
+    "CeleryTool",
     "File",
     "FunctionTool",
     "Image",
@@ -24,6 +27,7 @@ __all__ = [
     "ToolDefinitionError",
     "ToolError",
     "cap",
+    "celery_tool",
     "content_of",
     "default_registry",
     "result_limit",

@@ -16,7 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from rejoinder.core.messages import CallPlan, Default, Delivery
 from rejoinder.core.model import ToolSpec
 from rejoinder.core.parts import ToolCall
-from rejoinder.tools.schema import Signature, ToolDefinitionError, read
+from rejoinder.tools.schema import ArgumentsError, Signature, ToolDefinitionError, read
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,6 +54,14 @@ class Tool:
         del call
         return self.plan
 
+    def objection(self, call: ToolCall) -> str | None:
+        """Why this very call cannot be made, in words for the model; None: it can.
+
+        Such a call is answered by the worker, with these words: nobody is asked to allow it.
+        """
+        del call
+        return None
+
 
 @dataclass(frozen=True)
 class Approve:
@@ -75,6 +83,14 @@ class FunctionTool(Tool, Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function."""
         return self.function(*args, **kwargs)
+
+    def objection(self, call: ToolCall) -> str | None:
+        """Name what is wrong with the arguments."""
+        try:
+            self.signature.check(self.name, call.arguments)
+        except ArgumentsError as error:
+            return str(error)
+        return None
 
     @property
     def is_async(self) -> bool:
@@ -133,8 +149,7 @@ def planned(*, idempotent: bool, approval: bool | Approve) -> CallPlan:
     return CallPlan(
         delivery=Delivery.IDEMPOTENT if idempotent else Delivery.ONCE,
         approval=ask is not None,
-        seconds=ask.seconds if ask else None,
-        default=Default(approve=ask.default) if ask else None,
+        default=Default(approve=ask.default, seconds=ask.seconds) if ask else None,
     )
 
 

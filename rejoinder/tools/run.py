@@ -140,7 +140,7 @@ class _Run:
     async def _attempt(self, slot: _Slot, stop: Cancellation) -> None:
         if stop.cancelled:
             return
-        tool = self._find(slot.call.name)
+        tool = self._find(slot.call)
         if isinstance(tool, str):
             slot.fail(tool)
             return
@@ -203,8 +203,9 @@ class _Run:
         else:
             slot.escaped = error
 
-    def _find(self, name: str) -> FunctionTool[..., Any] | str:
+    def _find(self, call: ToolCall) -> FunctionTool[..., Any] | str:
         """The tool to run, or why there is none."""
+        name = call.name
         tool = self.registry.get(name)
         usable = [n for n in self.registry.names if self.active is None or n in self.active]
         there_are = f"there are: {', '.join(usable)}" if usable else "there are none"
@@ -213,7 +214,7 @@ class _Run:
         if name not in usable:
             return f"The tool {name} is not active in this turn; {there_are}."
         if not isinstance(tool, FunctionTool):
-            return f"The tool {name} is not one that a worker can run."
+            return tool.objection(call) or f"The tool {name} is not one that a worker can run."
         return tool
 
     def _timeout(self, tool: FunctionTool[..., Any]) -> float:

@@ -48,7 +48,10 @@ class Toolbox:
         if tool is None or tool.name not in self.active:
             return CallPlan()
         plan = tool.plan_for(call)
-        return replace(plan, approval=self._needs_approval(tool, plan))
+        needs_approval = self._needs_approval(tool, plan)
+        if (needs_approval or plan.kind is CallKind.EXTERNAL) and tool.objection(call):
+            return CallPlan()  # the worker says so: nobody is asked, nothing is sent
+        return replace(plan, approval=needs_approval)
 
     def _needs_approval(self, tool: Tool, plan: CallPlan) -> bool:
         if plan.kind is CallKind.CLIENT:

@@ -8,9 +8,10 @@ arguments; everything else is predicted.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.integration.chat_state import PARKED, REST, Message, Refusal, State
+from tests.integration.chat_state import PARKED, REST, SOON, Message, Queued, Refusal, State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,30 +27,33 @@ class Chat(State):
 
     # What apps ask for.
 
-    def send(self, text: str, when: str, turn: UUID, queued: int | None) -> None:
+    def send(self, message: Queued, when: str) -> None:
         self._not_archived()
         if self.status in REST:
             self._close("superseded")
             if self.queue:
-                self._enqueue(text, turn, queued)
+                self._enqueue(message)
                 self._promote()
             else:
-                self._say(text, turn)
+                self._say(message.text, message.turn, message.model)
             self._to("pending")
             return
         if when == "reject":
             raise Refusal("Rejected")
-        self._enqueue(text, turn, queued)
+        self._enqueue(replace(message, steer=when == "steer"))
         if when == "interrupt":
             self._stop("superseded")
+        elif when == "steer" and self.status == "pending" and self._join():
+            self._to("pending")
 
-    def edit(self, index: int | None, text: str, turn: UUID) -> None:
+    def edit(self, index: int | None, text: str, turn: UUID, model: str | None) -> None:
         self._not_archived()
         if index is None or self.history[index].role != "user" or self.history[index].compressed:
             raise Refusal("Rejected")
         if self.lease:
             self.hints.append("lease_lost")
         self._close("superseded", into_history=False)
+        model = model or self.history[index].model
         del self.history[index:]
         for message in self.queue:
             self._end(message.turn, "cancelled")
@@ -57,11 +61,13 @@ class Chat(State):
             self.queue, self.queue_version = [], self.version
         if self.turn:
             self._end(self.turn, "cancelled")
-        self._say(text, turn)
+        self._say(text, turn, model)
         self._to("pending")
 
-    def interrupt(self) -> str | None:
+    def interrupt(self, turn: UUID | None) -> str | None:
         if self.status in (*REST, "interrupting"):
+            return SAME
+        if turn is not None and self.turn not in (turn, self.joined.get(turn)):
             return SAME
         self._stop("interrupted")
         return None
@@ -90,11 +96,45 @@ class Chat(State):
         if self.status != "requires_action":
             raise Refusal("Rejected")
         given = sorted(call_id for call_id, _ in results)
-        if given != sorted(call.id for call in self._unanswered("client")):
+        wanted = [call for call in self._unanswered("client") if call.approval != "wanted"]
+        if given != sorted(call.id for call in wanted):
             raise Refusal("Rejected")
         self._answer(results)
-        self._settle()
-        self._to("pending")
+        self._acted()
+
+    def approve(self, call_ids: Sequence[str] | None, note: str | None, *, approved: bool) -> None:
+        if self.status != "requires_action":
+            raise Refusal("Rejected")
+        wanted = {call.id for call in self._unanswered() if call.approval == "wanted"}
+        chosen = wanted if call_ids is None else set(call_ids)
+        if not chosen or not chosen <= wanted:
+            raise Refusal("Rejected")
+        for call in self._named([*chosen]):
+            self._decide(call, approved=approved, note=note)
+        self._acted()
+
+    def set_title(self, title: str, source: str) -> str | None:
+        if not title:
+            raise Refusal("Rejected")
+        if source == "model" and self.title_source != "words":
+            return SAME
+        self.title, self.title_source = title, source
+        return None
+
+    def set_labels(self, labels: dict[str, str | None]) -> str | None:
+        merged = {**self.labels, **labels}
+        kept = {name: value for name, value in merged.items() if value is not None}
+        if kept == self.labels:
+            return SAME
+        self.labels = kept
+        return None
+
+    def set_budget(self, tokens: int | None) -> None:
+        """What its tree may use; if it waits for more, it goes on."""
+        if self.parent is None:
+            self.budget = tokens
+        if self.action == "budget":
+            self._go_on()
 
     def request_compaction(self, turn: UUID) -> None:
         self._at_rest()
@@ -122,6 +162,10 @@ class Chat(State):
         for call in self._named(call_ids):
             if call.state not in ("requested", "started"):
                 raise Refusal("Rejected")
+            if call.state == "requested":
+                if call.approval == "wanted":
+                    raise Refusal("Rejected")
+                self.sends += [call.id] if call.kind == "external" else []
             call.state = "started"
 
     def commit(
@@ -130,9 +174,9 @@ class Chat(State):
         self._owned(fence)
         self._hand_back(results)
         if message:
-            self._record(message)
+            self._record(message, paused=True)
         self.crashes = 0
-        self._to("pending")
+        self._go_on()
 
     def store_compaction(self, fence: Fence, summary: str, marker: str) -> None:
         self._owned(fence)
@@ -145,7 +189,7 @@ class Chat(State):
             self._end(self.turn, "finished")
             self._rest_or_next()
         else:
-            self._to("pending")
+            self._go_on()
 
     def finish_turn(self, fence: Fence, message: Message | None) -> None:
         self._owned(fence)
@@ -167,17 +211,28 @@ class Chat(State):
     def require_action(self, fence: Fence, results: Sequence[tuple[str, str]]) -> None:
         self._owned(fence)
         self._hand_back(results)
-        if not self._unanswered("client"):
+        if not self._asking():
+            raise Refusal("Rejected")
+        self.crashes = 0
+        self._park("requires_action", self._asking(), "calls")
+
+    def exceed_budget(self, fence: Fence) -> None:
+        self._owned(fence)
+        if self.calls:
             raise Refusal("Rejected")
         self.crashes = 0
         self._to("requires_action")
+        self.deadline, self.action = SOON, "budget"
 
     def sleep(self, fence: Fence, results: Sequence[tuple[str, str]]) -> None:
         self._owned(fence)
         self._hand_back(results)
         self.crashes = 0
         woken, self.woken = self.woken, False
-        self._to("pending" if woken or not self._unanswered("external") else "sleeping")
+        if woken or not self._elsewhere():
+            self._go_on()
+        else:
+            self._park("sleeping", self._elsewhere())
 
     def fail(self, fence: Fence, message: Message | None) -> None:
         self._owned(fence)
@@ -195,7 +250,7 @@ class Chat(State):
             self._finish_stopped(results, partial)
         else:
             self._hand_back(results)
-            self._to("pending")
+            self._go_on()
 
     def finish_interrupt(
         self, fence: Fence, results: Sequence[tuple[str, str]], partial: Message | None
@@ -208,18 +263,21 @@ class Chat(State):
     # What others do for those who cannot.
 
     def wake(self, result: tuple[str, str] | None) -> str | None:
-        asked = {call.id for call in self._unanswered("external")}
+        asked = {call.id for call in self._elsewhere()}
+        tasks = {call.id for call in self._elsewhere() if call.kind == "external"}
         if self.status == "waiting":
             return SAME
-        if result and result[0] in asked:
+        if result and result[0] in tasks:
             self._answer([result])
         elif result or self.status == "error":
             return SAME
         if self.status not in ("running", "interrupting"):
             self._settle()
+        if self.status == "pending":
+            self._join()
         if self.status == "sleeping":
             if result is None or asked == {result[0]}:
-                self._to("pending")
+                self._go_on()
         elif result is None:
             self.woken = True
         return None
@@ -227,8 +285,20 @@ class Chat(State):
     def expire(self) -> None:
         if self.status not in PARKED or not self.expired:
             raise Refusal("Stale")
-        self._close("timeout")
-        self._to("pending")
+        if self.action == "budget":
+            self._end(self.turn, "failed")
+            self._to("error", "budget")
+            return
+        late = [call for call in self._unanswered() if call.late]
+        looks = any(call.kind == "children" and not call.asks for call in late)
+        for call in late:
+            self._overdue(call)
+        self._settle()
+        left = self._asking() if self.action else self._elsewhere()
+        if not looks and any(call.deadline is not None for call in left):
+            self._stay(left)
+        else:
+            self._go_on()
 
     def recover(self, lease: UUID, partial: Message | None = None) -> None:
         if self.lease != lease:
@@ -239,7 +309,7 @@ class Chat(State):
         self._hand_back(())
         self.crashes += 1
         if self.crashes < 3:
-            self._to("pending")
+            self._go_on()
         else:
             self._end(self.turn, "failed")
             self._to("error", "worker_lost")

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from tests.integration.chat_model import Chat
 
 SYNTHETIC = {  # what the answers that nobody gave tell the model, by a piece of their words
+    "did not allow": "denied",
     "stopped the turn": "interrupted",
     "went on": "superseded",
-    "before the deadline": "timeout",
     "outcome is unknown": "unknown",
+    "before the deadline": "timeout",
 }
+ALLOWED = "[It was allowed with the words: "
 
 
 def read_chats(engine: Engine) -> dict[UUID, dict[str, Any]]:
@@ -32,13 +34,21 @@ def read_chats(engine: Engine) -> dict[UUID, dict[str, Any]]:
             return [dict(row) for row in connection.execute(text(query)).mappings()]
 
         found = {
-            row.pop("id"): {**row, "history": [], "queue": [], "calls": [], "turns": {}}
+            row.pop("id"): {
+                **row,
+                "history": [],
+                "queue": [],
+                "calls": [],
+                "turns": {},
+                "joined": {},
+            }
             for row in (
                 dict(row)
                 for row in rows("""
                     SELECT id, owner, parent_id, root_id, status, archived, turn_id, lease_id,
                            worker_id, woken, attempt, crashes, snapshot_version, history_version,
                            queue_version, queue_length, last_error ->> 'kind' AS error,
+                           action, title, title_source, labels, model, budget_tokens AS budget,
                            coalesce(run_after > clock_timestamp(), false) AS delayed
                       FROM rejoinder.chats
                 """)
@@ -46,16 +56,19 @@ def read_chats(engine: Engine) -> dict[UUID, dict[str, Any]]:
         }
         for row in rows("SELECT * FROM rejoinder.messages WHERE NOT deleted ORDER BY chat_id, id"):
             said = (row["role"], _said(row["parts"]), row["turn_id"], row["compressed"])
-            found[row["chat_id"]]["history"].append(said)
+            found[row["chat_id"]]["history"].append((*said, row["model"]))
         for row in rows("SELECT * FROM rejoinder.queued_messages ORDER BY chat_id, position"):
-            waits = (row["id"], _said(row["parts"]), row["turn_id"])
+            waits = (row["id"], _said(row["parts"]), row["turn_id"], row["steer"], row["model"])
             found[row["chat_id"]]["queue"].append(waits)
         for row in rows("SELECT * FROM rejoinder.tool_calls WHERE NOT settled ORDER BY id"):
             result = row["result"] and _result(load([row["result"]])[0])
             call = (row["call_id"], row["kind"], row["delivery"] == "once", row["state"], result)
-            found[row["chat_id"]]["calls"].append(call)
-        for row in rows("SELECT chat_id, id, state FROM rejoinder.turns"):
+            more = (row["approval"], row["note"], row["deadline"] is not None)
+            found[row["chat_id"]]["calls"].append((*call, *more))
+        for row in rows("SELECT * FROM rejoinder.turns"):
             found[row["chat_id"]]["turns"][row["id"]] = row["state"]
+            if row["state"] == "joined":
+                found[row["chat_id"]]["joined"][row["id"]] = row["joined_id"]
     return found
 
 
@@ -78,11 +91,21 @@ def shown(chat: Chat) -> dict[str, Any]:
         "queue_version": chat.queue_version,
         "queue_length": len(chat.queue),
         "error": chat.error,
+        "action": chat.action,
+        "title": chat.title,
+        "title_source": chat.title_source,
+        "labels": chat.labels,
+        "model": chat.model,
+        "budget": chat.budget,
         "delayed": chat.delayed,
-        "history": [(said.role, said.text, said.turn, said.compressed) for said in chat.history],
-        "queue": [(queued.id, queued.text, queued.turn) for queued in chat.queue],
-        "calls": [(c.id, c.kind, c.once, c.state, c.result) for c in chat.calls],
+        "history": [(s.role, s.text, s.turn, s.compressed, s.model) for s in chat.history],
+        "queue": [(q.id, q.text, q.turn, q.steer, q.model) for q in chat.queue],
+        "calls": [
+            (c.id, c.kind, c.once, c.state, c.result, c.approval, c.note, c.deadline is not None)
+            for c in chat.calls
+        ],
         "turns": chat.turns,
+        "joined": chat.joined,
     }
 
 
@@ -95,7 +118,7 @@ def _said(stored: Sequence[Mapping[str, Any]]) -> str:
 
 def _result(part: object) -> str:
     assert isinstance(part, ToolResult)
+    content = str(part.content)
     if not part.is_error:
-        return str(part.content)
-    (meaning,) = [word for words, word in SYNTHETIC.items() if words in str(part.content)]
-    return meaning
+        return content.replace(f"\n\n{ALLOWED}", " [")
+    return next(word for words, word in SYNTHETIC.items() if words in content)

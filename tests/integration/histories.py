@@ -17,10 +17,11 @@ from sqlalchemy import text
 
 from models import machine
 from rejoinder.core.effects import Fence
-from rejoinder.core.messages import WhenBusy
+from rejoinder.core.messages import TitleSource, WhenBusy
 from rejoinder.core.parts import ToolResult
 from tests.chats import words
-from tests.integration.side_by_side import SideBySide
+from tests.integration.chat_state import LATER, SOON, Ask, Queued
+from tests.integration.side_by_side import MODELS, SideBySide
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -34,10 +35,20 @@ Results = list[tuple[str, str]]
 
 WHICH = st.integers(0, 99)
 """Which chat, fence, message: the pickers below make a choice of it."""
-KINDS = st.sampled_from(["local", "client", "external"])
-CALLS = st.lists(st.tuples(KINDS, st.booleans(), st.booleans()), max_size=3)
-"""Tool calls: who answers them, whether at most once, whether they have started."""
-Calls = list[tuple[str, bool, bool]]
+CALLS = st.lists(
+    st.builds(
+        Ask,
+        kind=st.sampled_from(["local", "client", "external", "children"]),
+        once=st.booleans(),
+        started=st.booleans(),
+        approval=st.sampled_from([False, False, True]),
+        patience=st.sampled_from([SOON, SOON, LATER]),
+        default=st.sampled_from([None, None, "approve", "content"]),
+    ),
+    max_size=3,
+)
+"""Tool calls, of all kinds."""
+Calls = list[Ask]
 
 
 def parts(results: Results) -> list[ToolResult]:
@@ -59,6 +70,9 @@ class Apps(RuleBasedStateMachine):
     def rows_are_as_the_model_says(self) -> None:
         self.both.compare()
 
+    def teardown(self) -> None:
+        self.both.readers.shuffle()
+
     # Apps.
 
     @rule(which=WHICH, owner=st.sampled_from(["ann", "bob"]), key=st.sampled_from("abc----"))
@@ -68,43 +82,54 @@ class Apps(RuleBasedStateMachine):
             owner = parent.owner if parent and which % 5 else owner
             self.both.create(owner, parent, None if key == "-" else key)
 
-    @rule(which=WHICH, when=st.sampled_from(WhenBusy))
-    def send(self, which: int, when: WhenBusy) -> None:
-        self._send(self._pick(which), when)
+    @rule(which=WHICH, when=st.sampled_from(WhenBusy), model=st.sampled_from(MODELS))
+    def send(self, which: int, when: WhenBusy, model: str | None) -> None:
+        self._send(self._pick(which), when, model)
 
-    def _send(self, chat: Chat, when: WhenBusy) -> None:
+    @rule(which=WHICH, calls=CALLS, times=st.integers(1, 3), model=st.sampled_from(MODELS))
+    def steer(self, which: int, calls: Calls, times: int, model: str | None) -> None:
+        """Messages for a turn that is under way, most often."""
+        chat = (self._running if which % 2 else self._pending)(which)
+        if which % 3 == 0 and chat.status == "running" and calls and not chat.calls:
+            self._record(chat, self._fence(chat, 1), calls)
+        for _ in range(times):
+            self._send(chat, WhenBusy.STEER, model)
+
+    def _send(self, chat: Chat, when: WhenBusy, by: str | None = None) -> None:
         said = self.both.word()
         self.both.act(
             f"send {said!r} ({when})",
             chat,
-            lambda tx: machine.send(tx, chat.id, words(said), when_busy=when),
-            lambda model, ids: model.send(said, when, ids.turn, ids.queued),
+            lambda tx: machine.send(tx, chat.id, words(said), when_busy=when, model=by),
+            lambda model, ids: model.send(Queued(ids.queued, said, ids.turn, model=by), when),
         )
 
-    @rule(which=WHICH, message=WHICH)
-    def edit(self, which: int, message: int) -> None:
-        self._edit(self._pick(which), message)
+    @rule(which=WHICH, message=WHICH, model=st.sampled_from(MODELS))
+    def edit(self, which: int, message: int, model: str | None) -> None:
+        self._edit(self._pick(which), message, model)
 
-    def _edit(self, chat: Chat, message: int) -> None:
+    def _edit(self, chat: Chat, message: int, by: str | None = None) -> None:
         said = self.both.word()
         index, message_id = self._pick_message(chat, message)
         self.both.act(
             f"edit message {index} to {said!r}",
             chat,
-            lambda tx: machine.edit(tx, chat.id, message_id, words(said)),
-            lambda model, ids: model.edit(index, said, ids.turn),
+            lambda tx: machine.edit(tx, chat.id, message_id, words(said), by),
+            lambda model, ids: model.edit(index, said, ids.turn, by),
         )
 
-    @rule(which=WHICH)
-    def interrupt(self, which: int) -> None:
-        self._interrupt(self._pick(which, "running", "requires_action", "sleeping"))
+    @rule(which=WHICH, turn=WHICH)
+    def interrupt(self, which: int, turn: int) -> None:
+        chat = self._pick(which, "running", "requires_action", "sleeping")
+        turns = [*chat.joined] if turn % 3 and chat.joined else [*chat.turns]
+        self._interrupt(chat, turns[turn // 2 % len(turns)] if turn % 2 else None)
 
-    def _interrupt(self, chat: Chat) -> None:
+    def _interrupt(self, chat: Chat, turn: UUID | None = None) -> None:
         self.both.act(
-            "interrupt",
+            f"interrupt {'a turn' if turn else ''}",
             chat,
-            lambda tx: machine.interrupt(tx, chat.id),
-            lambda model, _: model.interrupt(),
+            lambda tx: machine.interrupt(tx, chat.id, turn_id=turn),
+            lambda model, _: model.interrupt(turn),
         )
 
     @rule(which=WHICH, message=WHICH)
@@ -137,6 +162,46 @@ class Apps(RuleBasedStateMachine):
             lambda tx: machine.submit_results(tx, chat.id, parts(given)),
             lambda model, _: model.submit_results(given),
         )
+
+    @rule(which=WHICH, calls=CALLS, chosen=WHICH, approved=st.booleans(), note=st.booleans())
+    def approve(self, which: int, calls: Calls, chosen: int, *, approved: bool, note: bool) -> None:
+        asks = [*calls, Ask("local" if which % 2 else "external", approval=True)]
+        chat = self._parked(which, "client", asks)
+        wanted = [c.id for c in chat.calls if c.approval == "wanted" and c.result is None]
+        ids = None if chosen % 3 == 0 else wanted[: chosen % 4] if chosen % 5 else ["never asked"]
+        reason = "fine" if note else None
+        self.both.act(
+            f"{'approve' if approved else 'deny'} {ids}",
+            chat,
+            lambda tx: machine.approve(tx, chat.id, ids, approved=approved, reason=reason),
+            lambda model, _: model.approve(ids, reason, approved=approved),
+        )
+
+    @rule(which=WHICH, source=st.sampled_from(TitleSource))
+    def set_title(self, which: int, source: TitleSource) -> None:
+        chat, title = self._pick(which), self.both.word() if which % 7 else ""
+        self.both.act(
+            f"set_title {title!r} by {source}",
+            chat,
+            lambda tx: machine.set_title(tx, chat.id, title, source),
+            lambda model, _: model.set_title(title, source),
+        )
+
+    @rule(which=WHICH, value=st.sampled_from([None, "a", "b"]))
+    def set_labels(self, which: int, value: str | None) -> None:
+        chat, labels = self._pick(which), {"xyz"[which % 3]: value}
+        self.both.act(
+            f"set_labels {labels}",
+            chat,
+            lambda tx: machine.set_labels(tx, chat.id, labels),
+            lambda model, _: model.set_labels({**labels}),
+        )
+
+    @rule(which=WHICH, tokens=st.sampled_from([None, 10, 1000]))
+    def set_budget(self, which: int, tokens: int | None) -> None:
+        waiting = [chat for chat in self.both.chats.values() if chat.action == "budget"]
+        chat = waiting[0] if which % 2 and waiting else self._pick(which)
+        self.both.set_budget(self.both.chats[chat.root] if which % 5 else chat, tokens)
 
     @rule(which=WHICH)
     def request_compaction(self, which: int) -> None:
@@ -193,7 +258,7 @@ class Apps(RuleBasedStateMachine):
         status = "requires_action" if kind == "client" else "sleeping"
         chat = self._pick(which, status)
         if which % 5 and chat.status != status:
-            chat = self._running(which, [*calls, (kind, True, False)])
+            chat = self._running(which, [*calls, Ask(kind)])
             self._park(chat, self._fence(chat, 1), [], kind)
         return chat
 

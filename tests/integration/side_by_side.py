@@ -21,22 +21,29 @@ from models.machine import NewChat
 from models.sweep import sweep
 from rejoinder.core.effects import Effects, Fence
 from rejoinder.core.errors import Refused
-from rejoinder.core.messages import CallKind, CallPlan, Delivery, NewMessage, Role
+from rejoinder.core.messages import Budget, CallKind, CallPlan, Default, Delivery, NewMessage, Role
 from rejoinder.core.parts import Text, ToolCall
 from tests.chats import words
 from tests.integration.chat_model import SAME, Chat
 from tests.integration.chat_rows import read_chats, shown
-from tests.integration.chat_state import REST, Call, Message, Refusal, Said
+from tests.integration.chat_state import REST, SOON, Ask, Call, Message, Refusal, Said
 from tests.integration.invariants import assert_invariants
+from tests.integration.views import Readers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Engine
     from sqlalchemy.orm import Session
 
 DEAD_AFTER = timedelta(minutes=10)  # longer than any example takes
 NOBODY = UUID(int=0)
+MODELS = (None, "scripted:one", "scripted:two")
+DEFAULTS: Mapping[str | None, Default | None] = {
+    None: None,
+    "approve": Default(approve=True),
+    "content": Default(content="by default"),
+}
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,7 @@ class SideBySide:
         self.workers: dict[UUID, str] = {}
         self.count = 0
         self.trace: list[str] = []
+        self.readers = Readers(engine, self.agree)
         self._sql("TRUNCATE rejoinder.chats, rejoinder.workers RESTART IDENTITY CASCADE")
         for _ in range(3):
             self.register(uuid7())
@@ -100,6 +108,7 @@ class SideBySide:
         before = deepcopy(chat)
         got = self._attempt(run)
         if isinstance(got, Effects):
+            self.readers.hear(got)
             ids = Ids(got.turn_id or NOBODY, got.queued_id)
             if got.fence:
                 self.fences[chat.id].append(got.fence)
@@ -119,7 +128,8 @@ class SideBySide:
         """Create a chat, or repeat the request that did."""
         said = f"with {key}" if key else self.word()
         parent_id = parent.id if parent else None
-        new = NewChat(owner, words(said), parent_id=parent_id, key=key)
+        model = None if key else MODELS[self.count % 3]
+        new = NewChat(owner, words(said), parent_id=parent_id, key=key, model=model or "")
         got = self._attempt(lambda tx: machine.create(tx, new))
         self._told(f"create for {owner} under {parent and self.name(parent)}, key {key}", got)
         used = self.keys.get((owner, key or ""))
@@ -134,7 +144,9 @@ class SideBySide:
         else:
             chat = Chat(got.chat_id, owner, parent_id, parent.root if parent else got.chat_id)
             chat.turn, chat.turns = got.turn_id, {got.turn_id: "open"}
-            chat.history = [Said("user", said, got.turn_id)]
+            chat.history = [Said("user", said, got.turn_id, model=model)]
+            chat.title, chat.model = said, model or ""
+            self.readers.hear(got)
             self.agree("the status", (got.status, got.dispatch is not None), ("pending", True))
             self.chats[chat.id], self.fences[chat.id] = chat, []
             if key:
@@ -154,6 +166,23 @@ class SideBySide:
         for each in tree:
             each.snapshot += each.archived is not archived
             each.archived = archived
+        for effects in got:
+            self.readers.hear(effects)
+
+    def set_budget(self, chat: Chat, tokens: int | None) -> None:
+        """Say what a tree may use."""
+        got = self._attempt(lambda tx: machine.set_budget(tx, chat.id, Budget(tokens)))
+        self._told(f"{self.name(chat)}: set_budget {tokens}", got)
+        if chat.parent:
+            self.agree("the refusal", type(got).__name__, "Rejected")
+            return
+        waiting = [c for c in self.chats.values() if c.root == chat.id and c.action == "budget"]
+        for each in {each.id: each for each in (chat, *waiting)}.values():
+            self._predict(each, lambda model: model.set_budget(tokens))
+        moved = {each.id: each.status for each in (chat, *waiting)}
+        self.agree("the moved", {e.chat_id: str(e.status) for e in got}, moved)
+        for effects in got:
+            self.readers.hear(effects)
 
     def claim(self, chat: Chat, worker: UUID) -> None:
         """Claim a chat for a worker."""
@@ -165,6 +194,7 @@ class SideBySide:
         if got is not None:
             self.fences[chat.id].append(got.fence)
             self._predict(chat, lambda model: model.claim(got.fence.lease_id, worker))
+            self.readers.tell(chat.id, got.snapshot_version, [got.event])
             self.agree("its versions", got.snapshot_version, chat.snapshot)
             self.agree("its crashes", got.crashes, chat.crashes)
             self.agree(
@@ -218,18 +248,24 @@ class SideBySide:
         self._sql(
             "UPDATE rejoinder.chats SET run_after = run_after - interval '1 day',"
             " redispatch_at = redispatch_at - interval '1 day',"
-            " deadline = deadline - interval '1 day' WHERE id = :id",
+            " deadline = deadline - interval '1 day' WHERE id = :id;"
+            "UPDATE rejoinder.tool_calls SET deadline = deadline - interval '1 day'"
+            " WHERE chat_id = :id",
             id=chat.id,
         )
         self._told(f"{self.name(chat)}: time passes", None)
+        self.readers.moved(chat.id)
         chat.delayed = False
-        chat.overdue, chat.expired = chat.status == "pending", chat.status not in REST
+        chat.overdue = chat.status == "pending"
+        chat.a_day_passes()
 
     def sweep(self) -> None:
         """Sweep, and see that exactly those were moved that had to be."""
         swept = sweep(self.engine, dead_after=DEAD_AFTER)
         self._told("sweep", len(swept.effects))
         self.agree("the failures", swept.failed, [])
+        for effects in swept.effects:
+            self.readers.hear(effects)
         moved: dict[UUID, str] = {}
         bells = {chat.id for chat in self.chats.values() if chat.overdue}
         for chat in self.chats.values():
@@ -255,6 +291,7 @@ class SideBySide:
             self.agree("the chats", set(rows), set(self.chats))
             for chat in self.chats.values():
                 self.agree(f"the rows of {self.name(chat)}", rows[chat.id], shown(chat))
+            self.readers.compare()
             assert_invariants(self.engine)
         except AssertionError as error:
             raise AssertionError(f"{error}\n" + "\n".join(self.trace)) from None
@@ -279,6 +316,7 @@ class SideBySide:
         self.agree("the ended turns", ended, chat.ended)
         self.agree("the abandoned calls", list(got.abandoned), chat.abandoned)
         self.agree("the hints", [str(hint.cause) for hint in got.hints], chat.hints)
+        self.agree("what is sent", [send.call_id for send in got.sends], chat.sends)
         rested = chat.status in REST and before.status not in REST
         self.agree("who is woken", got.wake, chat.parent if rested else None)
         news = before.status != "pending" or chat.history_version != before.history_version
@@ -300,19 +338,20 @@ class SideBySide:
         self.count += 1
         return f"word {self.count}"
 
-    def asked(self, calls: list[tuple[str, bool, bool]]) -> Asked:
-        """An assistant's message with calls of these kinds, deliveries, and started or not."""
+    def asked(self, calls: Sequence[Ask]) -> Asked:
+        """An assistant's message that asks for these."""
         self.count += 1
-        model = tuple(
-            Call(f"c{self.count}.{n}", kind, once, "started" if started else "requested")
-            for n, (kind, once, started) in enumerate(calls)
-        )
+        model = tuple(ask.call(f"c{self.count}.{n}") for n, ask in enumerate(calls))
         parts = [ToolCall(call.id, "tool", {}) for call in model]
         plans = {
             call.id: CallPlan(
                 CallKind(call.kind),
                 Delivery.ONCE if call.once else Delivery.IDEMPOTENT,
                 f"ext-{call.id}" if call.kind == "external" else None,
+                approval=call.approval == "wanted",
+                seconds=None if call.patience == SOON else call.patience * 24 * 3600,
+                default=DEFAULTS[call.default],
+                waits_for=(NOBODY,) if call.kind == "children" else (),
             )
             for call in model
         }
@@ -332,6 +371,7 @@ class SideBySide:
         """Change the model; SAME or a refusal's name if it stays as it is."""
         copy = deepcopy(chat)
         copy.version, copy.ended, copy.abandoned, copy.hints = chat.snapshot + 1, {}, [], []
+        copy.sends = []
         try:
             answer = predict(copy)
         except Refusal as refusal:

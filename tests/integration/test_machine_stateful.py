@@ -8,6 +8,7 @@ The same examples every time, unless REJOINDER_LONG=1 asks for many new ones.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,9 +18,11 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 from models import machine
 from rejoinder.core.messages import Compaction, NewMessage, Role, Visibility
+from rejoinder.core.model import StopReason
 from rejoinder.core.parts import ToolResult
 from tests.chats import BOOM, words
 from tests.integration.chat_model import SAME
+from tests.integration.chat_state import Ask
 from tests.integration.histories import CALLS, WHICH, Apps, Calls, parts
 from tests.integration.side_by_side import Plain
 
@@ -73,7 +76,12 @@ class Histories(Apps):
         self.both.act(
             f"commit {given} {asked.model}",
             chat,
-            lambda tx: machine.commit(tx, held, results=parts(given), message=asked.message),
+            lambda tx: machine.commit(
+                tx,
+                held,
+                results=parts(given),
+                message=asked.message and replace(asked.message, stop_reason=StopReason.PAUSE),
+            ),
             lambda model, _: model.commit(held, given, asked.model),
         )
 
@@ -118,8 +126,21 @@ class Histories(Apps):
 
     @rule(which=WHICH, fence=WHICH, calls=CALLS, results=WHICH)
     def require_action(self, which: int, fence: int, calls: Calls, results: int) -> None:
-        chat = self._running(which, [*calls, ("client", True, False)])
+        chat = self._running(which, [*calls, Ask("client")])
         self._park(chat, self._fence(chat, fence), self._results(chat, results, "local"), "client")
+
+    @rule(which=WHICH, fence=WHICH)
+    def exceed_budget(self, which: int, fence: int) -> None:
+        chat = self._running(which)
+        held = self._fence(chat, fence)
+        self.both.act(
+            "exceed_budget",
+            chat,
+            lambda tx: machine.exceed_budget(
+                tx, held, deadline_seconds=3600, spent={"tokens": 1000}
+            ),
+            lambda model, _: model.exceed_budget(held),
+        )
 
     @rule(which=WHICH, fence=WHICH, calls=CALLS, results=WHICH)
     def sleep(self, which: int, fence: int, calls: Calls, results: int) -> None:
@@ -189,7 +210,7 @@ class Histories(Apps):
             case 0 | 1:
                 return self._parked(which, "external", calls)
             case 2:
-                return self._running(which, [*calls, ("external", True, False)])
+                return self._running(which, [*calls, Ask("external")])
             case _:
                 return self._pick(which, "error", "pending", "interrupting")
 

@@ -15,6 +15,7 @@ from rejoinder import embedded
 from rejoinder.client import Client
 from scripts.fleet import Fleet, environment
 from tests.chats import World
+from tests.scenarios.bank import Bank, open_bank
 from tests.scenarios.house import House, open_house
 
 QUICK = {
@@ -95,4 +96,18 @@ def house(
     database_url = make_database()  # type: ignore[operator]
     folder = tmp_path_factory.mktemp("house")
     with open_house(request.param, database_url, servers.redis_url, folder, QUICK) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module", params=["threads", "prefork"])
+def bank(
+    request: pytest.FixtureRequest,
+    servers: embedded.Servers,
+    make_database: object,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Bank]:
+    """A house and another app with a worker of its own. Shared by a module's tests."""
+    database_url = make_database()  # type: ignore[operator]
+    folder = tmp_path_factory.mktemp("bank")
+    with open_bank(request.param, database_url, servers.redis_url, folder, QUICK) as opened:
         yield opened

@@ -1,7 +1,7 @@
 """Chats brought into each phase of their work, on real workers, and what became of them."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,10 +19,10 @@ from rejoinder.core.messages import CallKind, CallPlan
 from tests.chats import World, call, said
 from tests.waiting import wait_until
 
-WORDS = " ".join(f"word{number}" for number in range(20))
+WORDS = " ".join(f"word{number}" for number in range(30))
 PACE = 0.15
-TOOL_SECONDS = 8.0
-RETRY_SECONDS = 5.0
+TOOL_SECONDS = 40.0
+RETRY_SECONDS = 6.0
 
 
 class Phase(StrEnum):
@@ -119,7 +119,7 @@ class RowLock:
         self._connection.close()
 
 
-def bring_about(cast: Cast, stop_consuming: Any) -> None:
+def bring_about(cast: Cast, consume: Callable[..., None]) -> None:
     """Start a chat in each phase; all that have an owner are owned by the same worker."""
 
     def start(phase: Phase, *steps: Mapping[str, Any]) -> None:
@@ -134,24 +134,26 @@ def bring_about(cast: Cast, stop_consuming: Any) -> None:
         arguments = {"seconds": TOOL_SECONDS, "note": str(cast.notes / phase.name)}
         return {"text": "Look.", "calls": [{"name": name, "arguments": arguments}]}
 
-    overloaded = {"kind": "overloaded", "times": 1, "retry_after": RETRY_SECONDS}
-    start(Phase.RETRY, {"fail": [overloaded], "text": "Retried."})
-    start(Phase.SYNC_TOOL, tool("hold", Phase.SYNC_TOOL), {"text": "Done."})
-    start(Phase.ASYNC_TOOL, tool("hold_async", Phase.ASYNC_TOOL), {"text": "Done."})
-    start(Phase.COMMITTING, {"text": "Committed.", "delay": 0.8})
-    wait_until(lambda: cast.status(Phase.COMMITTING) == "running", 30)
-    cast.lock.take(cast.turns[Phase.COMMITTING].chat_id)
-    wait_until(lambda: cast.noted(Phase.SYNC_TOOL), 30)
-    wait_until(lambda: cast.noted(Phase.ASYNC_TOOL), 30)
-    wait_until(lambda: cast.row(Phase.RETRY)["run_after"] is not None, 30)
-    wait_until(cast.lock.somebody_waits, 30)
-    start(Phase.STREAMING, {"text": WORDS, "pace": PACE})
-    _wait_for_words(cast)
-    stop_consuming()
-    start(Phase.BETWEEN, {"text": "At last."})
     for phase, kind in ((Phase.PARKED, CallKind.CLIENT), (Phase.SLEEPING, CallKind.EXTERNAL)):
         start(phase, {"text": "unused"}, {"text": "Done."})
         _park(cast, phase, kind)
+    consume(begin=True)
+    overloaded = {"kind": "overloaded", "times": 1, "retry_after": RETRY_SECONDS}
+    start(Phase.SYNC_TOOL, tool("hold", Phase.SYNC_TOOL), {"text": "Done."})
+    start(Phase.ASYNC_TOOL, tool("hold_async", Phase.ASYNC_TOOL), {"text": "Done."})
+    wait_until(lambda: cast.noted(Phase.SYNC_TOOL), 30)
+    wait_until(lambda: cast.noted(Phase.ASYNC_TOOL), 30)
+    # From here on the clocks run, of the retry, of the words and of those who wait for the lock.
+    start(Phase.RETRY, {"fail": [overloaded], "text": "Retried."})
+    start(Phase.COMMITTING, {"text": "Committed.", "delay": 0.8})
+    start(Phase.STREAMING, {"text": WORDS, "pace": PACE})
+    wait_until(lambda: cast.status(Phase.COMMITTING) == "running", 30)
+    cast.lock.take(cast.turns[Phase.COMMITTING].chat_id)
+    wait_until(lambda: cast.row(Phase.RETRY)["run_after"] is not None, 30)
+    _wait_for_words(cast)
+    wait_until(cast.lock.somebody_waits, 30)
+    consume(begin=False)
+    start(Phase.BETWEEN, {"text": "At last."})
 
 
 def _wait_for_words(cast: Cast) -> None:

@@ -132,3 +132,9 @@ async def blocking(seconds: float, note: str) -> str:
     time.sleep(seconds)  # noqa: ASYNC251  # that is the point
     _note(note, "end")
     return "held"
+
+
+@tool
+def long_text(length: int) -> str:
+    """Say a lot."""
+    return "x" * length

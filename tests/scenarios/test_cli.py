@@ -104,6 +104,38 @@ def test_send_creates_a_chat_that_show_and_ls_then_find(shell: Shell) -> None:
     assert found["chats"] == []
 
 
+def test_a_chat_is_named_and_its_usage_and_budget_are_told(shell: Shell) -> None:
+    chat = shell.send("hello", "--owner", "eve")
+    wait_until(lambda: shell.client.get_chat(chat)["status"] == Status.WAITING, 30)
+    assert shell.run("title", chat, "A greeting") == ""
+    assert "A greeting" in shell.run("ls", "--owner", "eve")
+    assert "A greeting" in shell.run("show", chat)
+    assert shell.run("budget", chat, "--tokens", "1", "--cost", "2.5") == "waiting\n"
+    said = shell.run("usage", chat)
+    assert "this chat" in said
+    assert "1 calls" in said
+    assert "+ 1 calls without a price" in said
+    assert "1 tokens, $2.50" in said
+    assert json.loads(shell.run("usage", chat, "--json"))["budget"]["cost"] == "2.50"
+    used = shell.run("usage", "--owner", "eve", "--since", "2026-01-01")
+    assert "scripted:echo" in used
+    assert "all" in used
+    assert "no" not in shell.run("usage", "--owner", "eve", "--until", "2026-01-01")
+    assert "leave CHAT out" in shell.run("usage", chat, "--owner", "eve", code=1)
+    assert "or --none" in shell.run("budget", chat, code=2)
+
+
+def test_a_chat_that_waits_for_its_budget_says_so_and_goes_on(shell: Shell) -> None:
+    turn = shell.client.create_chat("hello", owner="eve", budget={"tokens": 1})
+    wait_until(lambda: shell.client.get_chat(turn.chat_id)["action"] == "budget", 30)
+    told = json.loads(shell.run("show", turn.chat_id, "--json"))
+    assert (told["status"], told["action"]) == ("requires_action", "budget")
+    assert shell.run("budget", turn.chat_id, "--none") == "pending\n"
+    assert turn.get(timeout=30)["text"] == "You said: hello"
+    shown = shell.run("tail", turn.chat_id, "--until-rest")
+    assert "You said: hello" in shown
+
+
 def test_send_waits_for_the_answer_and_prints_nothing_else(shell: Shell) -> None:
     assert shell.run("send", "hello", "--wait") == "You said: hello\n"
 
@@ -127,6 +159,34 @@ def test_an_attempt_that_broke_off_is_marked_and_the_wait_is_told(shell: Shell) 
     assert "Well, here\n· the attempt above broke off" in said
     assert "↻ Too much to do. Attempt 2 of 25 in 1." in said
     assert "\nWell, here it is.\nGo on with: rejoinder send --chat " in said
+
+
+def test_a_chat_is_summarised_on_request_and_a_reader_sees_how_it_goes(shell: Shell) -> None:
+    chat = shell.send("hello")
+    wait_until(lambda: shell.client.get_chat(chat)["status"] == Status.WAITING, 30)
+    said = shell.run("compact", chat, "--follow")
+    lines = said.splitlines()
+    assert [line[:33] for line in lines] == [
+        "· summarising the conversation, a",
+        "· The conversation up to here was",
+    ]
+    assert shell.run("compact", chat, "--wait") == "finished\n"
+    assert shell.run("send", "again", "--chat", chat, "--wait") == "You said: again\n"
+    shown = shell.run("show", chat)
+    assert "› hello" in shown  # noqa: RUF001
+    assert shown.count("was summarised for the model, as you asked") == 2
+    assert "A scripted summary" not in shown
+
+
+def test_the_example_in_the_documentation_of_compaction_runs(shell: Shell) -> None:
+    page = (ROOT / "docs" / "compaction.md").read_text(encoding="utf-8")
+    code = page.partition("```python\n")[2].partition("```")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=shell.env, cwd=ROOT, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "assistant The conversation up to here was summarised" in done.stdout
 
 
 def test_tail_goes_on_after_a_cursor_without_a_hole_or_a_repetition(shell: Shell) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import psutil
 import pytest
@@ -216,8 +217,8 @@ def seen(
     with closing(RowLock(theatre.database_url)) as lock:
         cast = Cast(theatre.client, theatre.world, tmp_path_factory.mktemp("notes"), {}, lock)
         _consume(cast, next_one, begin=False)
-        _consume(cast, victim, begin=True)
-        bring_about(cast, lambda: _consume(cast, victim, begin=False))
+        _consume(cast, victim, begin=False)
+        bring_about(cast, partial(_consume, cast, victim))
         cause.bring(cast, victim)
         _let_go(cast)
         if cause.means == "interrupt":

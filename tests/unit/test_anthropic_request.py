@@ -215,3 +215,16 @@ def test_names_and_ids_are_made_legal_and_stay_different() -> None:
     assert len(wire_name("x" * 200)) <= 64
     assert wire_id("toolu_1") == "toolu_1"
     assert wire_id("call:1") != wire_id("call|1")
+
+
+def test_tools_that_must_not_be_used_are_there_all_the_same() -> None:
+    spec = ToolSpec("add", "Add.", {})
+    messages = (user("u"), assistant(CALL), DONE)
+    loud = Options(extra={"tool_choice": {"type": "any"}})
+    for options in (Options(), loud):
+        request = ModelRequest("claude-a", messages, (spec,), options, tool_use=False)
+        body = body_of(request, profile("claude-a"))
+        assert [tool["name"] for tool in body["tools"]] == ["add"]  # type: ignore[index,union-attr,call-overload]
+        assert body["tool_choice"] == {"type": "none"}
+    bare = ModelRequest("claude-a", (user("u"),), (), loud, tool_use=False)
+    assert "tool_choice" not in body_of(bare, profile("claude-a")), "refused without tools"

@@ -56,3 +56,9 @@ def test_a_worker_is_given_two_heartbeats_before_it_is_dead() -> None:
 def test_settings_do_not_change() -> None:
     with pytest.raises(FrozenInstanceError):
         Settings().redis_url = "x"  # type: ignore[misc]
+
+
+def test_a_share_of_the_context_is_a_percentage() -> None:
+    assert Settings.load({"REJOINDER_COMPACT_AT": "100"}).compact_at == 100
+    with pytest.raises(Rejected, match=r"REJOINDER_COMPACT_AT is 101.*percentage"):
+        Settings.load({"REJOINDER_COMPACT_AT": "101"})

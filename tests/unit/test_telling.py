@@ -73,3 +73,23 @@ def test_a_model_cannot_command_the_terminal() -> None:
         printable("a\x1b[2Jb\x07\r\nc\ttab é 猫 👩‍🚀 \ud800")
         == "a\ufffd[2Jb\ufffd\nc\ttab é 猫 👩‍🚀 \ufffd"
     )
+
+
+def test_a_summary_is_told_in_a_line_at_its_beginning_and_one_at_its_end() -> None:
+    begun = ("compaction", {"state": "started", "tokens_before": 150_000, "source": "automatic"})
+    piece = ("compaction", {"state": "part", "text": "We did things."})
+    marker = message("assistant", text("The conversation was summarised."), {"type": "compaction"})
+    over = ("compaction", {"state": "finished", "tokens_before": 150_000})
+    assert told(begun, piece, piece, marker, over, message("assistant", text("Done."))) == (
+        "· summarising the conversation, about 150,000 tokens, to go on with less\n"
+        "· The conversation was summarised.\n"
+        "Done.\n"
+    )
+    failed = ("compaction", {"state": "failed", "message": "Too much to do."})
+    assert told(failed) == "· no summary was written: Too much to do.\n"
+
+
+def test_a_budget_that_is_used_up_is_told_with_what_was_spent() -> None:
+    spent = {"tokens": 12345, "cost": "1.50"}
+    said = told(("action_required", {"kind": "budget", "spent": spent, "budget": {}}))
+    assert "the budget is used up (12,345 tokens, $1.50)" in said

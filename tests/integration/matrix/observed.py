@@ -7,8 +7,9 @@ every column, by rules that hold for all transitions alike (versions, leases, cl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from rejoinder.core import parts
 from rejoinder.core.effects import Dispatch, Effects, EventKind, Fence, Hint, TurnEnd
@@ -18,7 +19,6 @@ from rejoinder.core.state import AT_REST, BUSY, LEASED, PARKED, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from uuid import UUID
 
     from tests.chats import World
     from tests.integration.matrix.expected import Outcome
@@ -33,7 +33,7 @@ REASONS = {
 GAP = timedelta(seconds=10)
 DUE_GAP = timedelta(seconds=2)
 SLACK = timedelta(seconds=5)
-UNTOUCHED = ("owner", "parent_id", "root_id", "labels", "model", "options", "created_at")
+UNTOUCHED = ("owner", "parent_id", "root_id", "model", "options", "created_at")
 
 Row = dict[str, Any]
 
@@ -108,6 +108,7 @@ def _check_status(before: Rows, after: Rows, expected: Outcome) -> None:
     assert (chat["attempt"], chat["crashes"]) == (expected.attempt, expected.crashes)
     assert (chat["retry_state"] is not None) == (expected.attempt > 0)
     assert [chat[column] for column in UNTOUCHED] == [was[column] for column in UNTOUCHED]
+    assert (chat["labels"] != was["labels"]) is (EventKind.LABELS in expected.also)
     assert (chat["lease_id"] is not None) == (chat["worker_id"] is not None) == (status in LEASED)
     if status in LEASED and was["status"] in LEASED:
         assert (chat["lease_id"], chat["worker_id"]) == (was["lease_id"], was["worker_id"])
@@ -251,8 +252,22 @@ def _check_caller(after: Rows, effects: Effects, expected: Outcome) -> None:
         assert effects.queued_id is None
 
 
+SEEN = [
+    "status",
+    "turn_id",
+    "archived",
+    "model",
+    "action",
+    "deadline",
+    "run_after",
+    "attempt",
+    "retry_state",
+    "last_error",
+]
+
+
 def _status_told(was: Row, chat: Row) -> bool:
-    return (was["status"], was["turn_id"]) != (chat["status"], chat["turn_id"])
+    return any(was[column] != chat[column] for column in SEEN)
 
 
 def _check_events(  # noqa: C901  # one case per kind
@@ -277,7 +292,7 @@ def _check_events(  # noqa: C901  # one case per kind
                 assert event.data["ids"] == [row["id"] for row in after.queue]
                 assert event.data["length"] == len(after.queue)
             case EventKind.STATUS:
-                assert event.data["status"] == expected.status
+                _check_told(event.data, before.chat, after.chat)
             case EventKind.ERROR:
                 assert event.data == after.chat["last_error"]
             case EventKind.HISTORY_RESET:
@@ -292,6 +307,18 @@ def _check_events(  # noqa: C901  # one case per kind
                 assert event.data["title"] == after.chat["title"] == "A name"
             case EventKind.BUDGET:
                 assert event.data["tokens"] == after.chat["budget_tokens"] == 1000
+            case EventKind.LABELS:
+                assert event.data["labels"] == after.chat["labels"] == {"team": "blue"}
+
+
+def _check_told(data: Mapping[str, Any], was: Row, chat: Row) -> None:
+    """The status and its turn, always, and whatever else of it has changed."""
+    changed = {column for column in SEEN if was[column] != chat[column]}
+    assert set(data) == {"status", "turn_id", *changed}
+    for column, value in data.items():
+        now = chat[column]
+        told = now.isoformat() if isinstance(now, datetime) else now
+        assert value == (str(told) if isinstance(told, UUID) else told)
 
 
 def _check_asked(data: Mapping[str, Any]) -> None:

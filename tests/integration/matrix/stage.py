@@ -217,6 +217,7 @@ _ACTS: dict[Transition, Callable[[World, Scene], Effects]] = {
     Transition.UNARCHIVE: _tree(machine.unarchive),
     Transition.SET_BUDGET: _tree(machine.set_budget, Budget(1000)),
     Transition.SET_TITLE: lambda w, s: w.do(machine.set_title, s.id, "A name", TitleSource.USER),
+    Transition.SET_LABELS: lambda w, s: w.do(machine.set_labels, s.id, {"team": "blue"}),
     Transition.RECORD: lambda w, s: w.do(
         machine.record, s.fence, said("Let me look.", call("call-3")), start=["call-3"]
     ),
@@ -231,7 +232,11 @@ _ACTS: dict[Transition, Callable[[World, Scene], Effects]] = {
         machine.require_action, s.fence, deadline_seconds=300, results=[FOUND_1]
     ),
     Transition.EXCEED_BUDGET: lambda w, s: w.do(
-        machine.exceed_budget, s.fence, deadline_seconds=300, spent={"tokens": 1000}
+        machine.exceed_budget,
+        s.fence,
+        budget=Budget(),
+        deadline_seconds=300,
+        spent={"tokens": 1000},
     ),
     Transition.SLEEP: lambda w, s: w.do(
         machine.sleep, s.fence, deadline_seconds=300, results=[FOUND_1]

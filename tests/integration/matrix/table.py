@@ -63,6 +63,8 @@ CELLS = {
                W   W   P   P   R   R   I   I   A   A   S   S   E   E   E   E""",
     Transition.SET_TITLE: """
                W   W   P   P   R   R   I   I   A   A   S   S   E   E   E   E""",
+    Transition.SET_LABELS: """
+               W   W   P   P   R   R   I   I   A   A   S   S   E   E   E   E""",
     Transition.CLAIM: """
                x   x   R   R   x   x   x   x   x   x   x   x   x   x   x   x""",
     Transition.RECORD: """
@@ -104,6 +106,7 @@ _P, _A, _S = Status.PENDING, Status.REQUIRES_ACTION, Status.SLEEPING
 ALSO: dict[tuple[Transition, str], set[Status]] = {
     (Transition.STORE_COMPACTION, "R"): {Status.WAITING},  # a turn that only compacts
     **{(Transition.SLEEP, column): {_P} for column in ("R", "Rq")},  # the wake-up came first
+    **{(Transition.EXCEED_BUDGET, column): {_P} for column in ("R", "Rq")},  # it was raised
     **{(Transition.WAKE, column): {_S} for column in ("S", "Sq")},  # other calls are still open
     **{(Transition.SUBMIT_RESULTS, column): {_A} for column in ("A", "Aq")},  # more is asked
     **{(Transition.APPROVE, column): {_A} for column in ("A", "Aq")},

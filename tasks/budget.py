@@ -1,0 +1,80 @@
+"""Whether there is enough left for the next model call. Asked before each, never after.
+
+What a tree has used, plus what the coming call will at least take to read its prompt, must be
+within the budget; if it is not, the chat parks until somebody raises it. Chats of one tree that
+look at the same moment may each make one call: that is the most by which a tree exceeds its budget,
+besides what the last answers themselves take.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from models import accounts, machine
+from models.snapshot import Loaded
+from rejoinder.core import parts
+from rejoinder.core.failures import FailureKind
+from rejoinder.core.messages import Budget, Failure, Usage
+from rejoinder.core.model import ModelRequest
+from rejoinder.core.parts import Json
+from rejoinder.providers.errors import ProviderError
+from tasks.held import Held
+
+BYTES_PER_TOKEN = 3.5
+BLOCK_TOKENS = 2_000
+"""An image, or another block of data: the length of its text says nothing about its tokens."""
+_DATA = frozenset({"data", "signature"})
+
+
+def parks(held: Held, loaded: Loaded, model: str, tokens: int) -> bool:
+    """Whether the budget does not allow this call; the chat is parked then, and the step over.
+
+    `model` is `provider:model`; `tokens` is about what its prompt has. Without a price, a budget
+    in money would be no budget at all.
+    """
+    budget, used = loaded.budget, loaded.used
+    if budget == Budget():
+        return False
+    cost = held.runtime.prices.cost_micros(model, Usage(input_tokens=tokens))
+    if budget.micros is not None and cost is None:
+        raise ProviderError(_without_price(model))
+    short = budget.tokens is not None and used.tokens + tokens > budget.tokens
+    short |= budget.micros is not None and used.cost_micros + (cost or 0) > budget.micros
+    if short:
+        held.write(
+            machine.exceed_budget,
+            budget=budget,
+            deadline_seconds=held.runtime.settings.budget_seconds,
+            spent={
+                "spent": accounts.told(used),
+                "budget": accounts.told_budget(budget),
+                "needs": {"tokens": tokens, "cost_micros": cost},
+            },
+        )
+    return short
+
+
+def tokens_of(request: ModelRequest) -> int:
+    """About how many tokens the prompt has; rather too many than too few."""
+    said = [parts.to_json(part) for message in request.messages for part in message.parts]
+    tools = [(tool.name, tool.description, tool.schema) for tool in request.tools]
+    return 1 + int((_bytes(said) + _bytes(tools)) / BYTES_PER_TOKEN)
+
+
+def _bytes(value: Json, key: str = "") -> float:
+    match value:
+        case str():
+            size = len(value.encode("utf-8", "surrogatepass"))
+            return min(size, BLOCK_TOKENS * BYTES_PER_TOKEN) if key in _DATA else size
+        case Mapping():
+            return sum(len(name) + _bytes(each, name) for name, each in value.items())
+        case Sequence():
+            return sum(_bytes(each) for each in value)
+        case _:
+            return BYTES_PER_TOKEN
+
+
+def _without_price(model: str) -> Failure:
+    return Failure(
+        FailureKind.CONFIG.value,
+        f"The chat has a budget in money, and nobody knows the price of {model}.",
+        detail="Give the model a price in REJOINDER_PRICES, or set a budget in tokens; then retry.",
+    )
