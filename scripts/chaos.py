@@ -1,7 +1,8 @@
 """make chaos: a fleet of real workers under chats and faults, and then the books are checked.
 
-Servers, a model on the loopback, tools that leave a trace, three workers, one for control, beat;
-people who chat through the client; a fault every two or three seconds, all drawn from the seed.
+Servers, a model on the loopback, tools that leave a trace, three workers, one for control, beat,
+one of another app; people who chat and who are asked, through the client; a fault every two or
+three seconds, all drawn from the seed.
 Exit code 0: the audit found nothing lost, stuck, doubled or out of order. See docs/chaos.md.
 """
 
