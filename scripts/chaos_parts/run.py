@@ -111,13 +111,13 @@ class Run:
     @contextmanager
     def _office(self) -> Iterator[None]:
         """People who are asked; they stay until every chat is at rest."""
-        office = clerks(self._make_client, self.journal)
-        for clerk in office:
+        self.office = clerks(self._make_client, self.journal)
+        for clerk in self.office:
             clerk.thread.start()
         try:
             yield
         finally:
-            for clerk in office:
+            for clerk in self.office:
                 clerk.close()
 
     def _harm(self, faults: Faults) -> None:
@@ -185,6 +185,7 @@ class Run:
             self.options.seconds,
             report.counts(evidence, requests)
             | {
+                "office: budgets raised": sum(clerk.raised.total() for clerk in self.office),
                 "chats given up and retried": given_up,
                 "results kept": kept,
                 "results gone with Valkey": gone,
