@@ -10,7 +10,7 @@ from typing import Any
 
 from models.machine.calls import DENIED, INTERRUPTED, SUPERSEDED, TIMED_OUT, UNKNOWN
 from scripts.chaos_parts.evidence import Evidence, Finding
-from scripts.chaos_parts.journal import Decision, Outcome
+from scripts.chaos_parts.journal import Decision, Outage, Outcome
 from scripts.chaos_parts.ledger import (
     AGREED_SECONDS,
     ASKED_SECONDS,
@@ -35,6 +35,7 @@ MORE_ERRORS = {
     SPAWN: "The turn that asks for this is to stop",
 }
 """Of another app's task while the broker is away; of a child for which it is too late."""
+UNSURE = "the task itself may have done its work"
 PATIENCE = {
     "ledger_asked": ASKED_SECONDS,
     "ledger_agreed": AGREED_SECONDS,
@@ -94,10 +95,22 @@ def errors_are_known_and_due(evidence: Evidence) -> Iterator[Finding]:
         if call.result is None or not call.failed:
             continue
         words = str(call.result["content"])
-        if not words.startswith((*KNOWN_ERRORS, MORE_ERRORS.get(call.name, UNKNOWN))):
+        known = words.startswith((*KNOWN_ERRORS, MORE_ERRORS.get(call.name, UNKNOWN)))
+        if not known and not _lost_sight(call, words, evidence.journal.outages):
             yield Finding("call failed", f"{_where(call)}: {words[:200]}", call.chat_id)
         if TIMED_OUT in words and not _waited(call):
             yield Finding("timeout too early", _where(call), call.chat_id)
+
+
+def _lost_sight(call: CallRow, words: str, outages: Sequence[Outage]) -> bool:
+    """Whether Celery took a task of another app for failed, as it does when the broker is away.
+
+    The task may have been done, and the model must be told so.
+    """
+    failed = call.kind == "external" and words.startswith("The task failed with ")
+    began, ended = call.created_at, call.ended_at or 0.0
+    away = any(each.began <= ended and each.ended >= began for each in outages)
+    return failed and away and UNSURE in words
 
 
 def deeds_are_done_once(evidence: Evidence) -> Iterator[Finding]:

@@ -23,7 +23,8 @@ from rejoinder.core.messages import (
 )
 from rejoinder.core.parts import ToolCall, ToolResult
 from scripts.chaos_parts import trail
-from scripts.chaos_parts.journal import Compacted, Outcome, Stop
+from scripts.chaos_parts.audit_calls import UNSURE
+from scripts.chaos_parts.journal import Compacted, Outage, Outcome, Stop
 from scripts.chaos_parts.model_server import PLENTY
 from scripts.chaos_parts.plan import SPAWN, WAIT, Call, Plan
 from tests.chats import World, said, words
@@ -77,6 +78,26 @@ def test_a_result_of_a_task_that_was_not_done(tasks: Books) -> None:
 def test_a_lost_task_that_was_given_up_too_early(tasks: Books) -> None:
     tasks.sql("UPDATE rejoinder.tool_calls SET created_at = ended_at")
     assert tasks.findings() == ["timeout too early"]
+
+
+def test_a_task_that_is_said_to_have_failed(tasks: Books) -> None:
+    failed = "The task failed with ConnectionError: refused."
+    tasks.sql(
+        "UPDATE rejoinder.tool_calls SET result = CAST(:result AS json) WHERE call_id = :id",
+        id=call_of(TASK),
+        result=json.dumps({"is_error": True, "content": failed}),
+    )
+    now = time.time()
+    tasks.journal.outages.append(Outage("valkey", now - 3600, now))
+    assert tasks.findings() == ["call failed"]
+    tasks.sql(
+        "UPDATE rejoinder.tool_calls SET result = CAST(:result AS json) WHERE call_id = :id",
+        id=call_of(TASK),
+        result=json.dumps({"is_error": True, "content": f"{failed} But {UNSURE}."}),
+    )
+    assert tasks.findings() == []
+    tasks.journal.outages.clear()
+    assert tasks.findings() == ["call failed"]
 
 
 @pytest.fixture
