@@ -7,7 +7,7 @@ The servers come from the environment (REJOINDER_REDIS_URL); `make up` writes a 
 import click
 
 from rejoinder import __version__
-from rejoinder.cli import commands
+from rejoinder.cli import answers, commands
 from rejoinder.cli.talk import chat
 
 
@@ -24,5 +24,8 @@ for _command in (
     commands.show,
     commands.ls,
     commands.interrupt,
+    answers.approve,
+    answers.deny,
+    answers.answer,
 ):
     main.add_command(_command)
