@@ -1,12 +1,12 @@
 """The paths that every step, reader and sweep takes, as functions to explain and to measure."""
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy import Engine
 
-from models import claims, machine
+from models import claims, machine, outside
 from models.engine import transaction
 from models.history import prompt_history
 from models.sweep import sweep
@@ -59,6 +59,10 @@ def hot_paths(
         with transaction(engine) as tx:
             return prompt_history(tx, filled.long)
 
+    def look() -> object:
+        with transaction(engine) as tx:
+            return outside.waiting(tx, None), outside.waiting(tx, datetime.now(UTC))
+
     return {
         "heartbeat": lambda: claims.heartbeat(engine, worker_id),
         "claim": claim,
@@ -68,4 +72,6 @@ def hot_paths(
         "finish_turn": finish_turn,
         "history": history,
         "sweep": lambda: sweep(engine, dead_after=DEAD_AFTER),
+        "look": look,
+        "sent": lambda: claims.sent(engine, filled.pending, "task"),
     }

@@ -12,7 +12,7 @@ from tests.scenarios.house import House, open_house
 from tests.waiting import wait_until
 
 LONG = 60.0
-TOOLS = "tests.scenarios.some_tools,tests.scenarios.billing_tools"
+TOOLS = "rejoinder.tools.examples,tests.scenarios.some_tools,tests.scenarios.billing_tools"
 
 
 @dataclass
