@@ -13,7 +13,7 @@ from uuid import UUID
 from celery.exceptions import TimeoutError as NoAnswer
 
 from rejoinder.core.effects import EventKind
-from rejoinder.core.messages import Visibility
+from rejoinder.core.messages import Approval, CallKind, Visibility
 from rejoinder.core.state import BUSY, Status
 from rejoinder.streams import StreamEvent
 
@@ -91,6 +91,8 @@ class Follower:
         version = {"version": chat["version"]}
         if newer and chat["queue_length"]:
             yield StreamEvent(cursor, EventKind.QUEUE, {"length": chat["queue_length"], **version})
+        if newer and (asked := _asked(chat)):
+            yield StreamEvent(cursor, EventKind.ACTION_REQUIRED, {**asked, **version})
         if chat["status"] != self._status:
             self._status = chat["status"]
             yield StreamEvent(cursor, EventKind.STATUS, {"status": chat["status"], **version})
@@ -141,6 +143,18 @@ class Follower:
             elif _ends_parts(event):
                 self._previewing = False
             yield event
+
+
+def _asked(chat: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the chat waits for, as the event said that was told when it began to."""
+    if not chat.get("action"):  # workers of an earlier release do not say
+        return None
+    calls = [
+        {**call, "approval": call["approval"] == Approval.WANTED}
+        for call in chat["open_calls"]
+        if call["kind"] == CallKind.CLIENT or call["approval"] == Approval.WANTED
+    ]
+    return {**chat["action"], "calls": calls}
 
 
 def _is_claim(event: StreamEvent) -> bool:
