@@ -12,6 +12,7 @@ from typing import Any
 
 from rejoinder.cli.calls import Call, one_line, progress_of, short
 from rejoinder.cli.screen import SPIN, Screen, Style, width
+from rejoinder.core.messages import ActionKind
 from rejoinder.core.state import BUSY, Status
 from rejoinder.streams import StreamEvent
 
@@ -165,17 +166,21 @@ class Teller:
             self._void()
         self._draft = _Draft()
 
-    def _on_history_reset(self, _: Mapping[str, Any]) -> None:
+    def _on_history_reset(self, data: Mapping[str, Any]) -> None:
         self._draft = _Draft()
-        self._screen.line(f"{MARK_NOTE} an earlier message was edited:", Style.WARN)
+        if data["from"]:  # 0: all of it comes again, as was said already
+            self._screen.line(f"{MARK_NOTE} an earlier message was edited:", Style.WARN)
 
     def _on_gap(self, _: Mapping[str, Any]) -> None:
         self._draft = _Draft()
         self._screen.line(f"{MARK_NOTE} events were missed; from the stored messages:", Style.WARN)
 
     def _on_action_required(self, data: Mapping[str, Any]) -> None:
+        if data.get("kind") == ActionKind.BUDGET:
+            self._screen.line(f"{MARK_NOTE} its budget is used up: waiting for more", Style.WARN)
+            return
         names = ", ".join(f"{call['name']} ({call['call_id']})" for call in data["calls"])
-        self._screen.line(f"{MARK_NOTE} waiting for results from outside: {names}", Style.WARN)
+        self._screen.line(f"{MARK_NOTE} waiting for an answer from outside: {names}", Style.WARN)
 
     # -- parts of the above -------------------------------------------------------------------
 
