@@ -23,7 +23,7 @@ def said(text: str, *calls: ToolCall) -> NewMessage:
     return NewMessage(Role.ASSISTANT, (Text(text), *calls))
 
 
-def hot_paths(
+def hot_paths(  # noqa: C901  # a list of small ones
     engine: Engine, filled: Filled, worker_id: UUID
 ) -> Mapping[str, Callable[[], object]]:
     """By name, in the order in which they have to run: each leaves the chat for the next."""

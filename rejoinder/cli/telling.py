@@ -177,9 +177,10 @@ class Teller:
             self._void()
         self._draft = _Draft()
 
-    def _on_history_reset(self, _: Mapping[str, Any]) -> None:
+    def _on_history_reset(self, data: Mapping[str, Any]) -> None:
         self._draft = _Draft()
-        self._screen.line(f"{MARK_NOTE} an earlier message was edited:", Style.WARN)
+        if data["from"]:  # 0: all of it comes again, as was said already
+            self._screen.line(f"{MARK_NOTE} an earlier message was edited:", Style.WARN)
 
     def _on_gap(self, _: Mapping[str, Any]) -> None:
         self._draft = _Draft()
