@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from models import machine
+from models import machine, trees
 from rejoinder.core.messages import Compaction, NewMessage, Role, Visibility, WhenBusy
 from rejoinder.core.model import StopReason
 from rejoinder.core.parts import ToolResult
@@ -137,7 +137,11 @@ class Histories(Apps):
             "exceed_budget",
             chat,
             lambda tx: machine.exceed_budget(
-                tx, held, deadline_seconds=3600, spent={"tokens": 1000}
+                tx,
+                held,
+                budget=trees.lock_budget(tx, chat.id),
+                deadline_seconds=3600,
+                spent={"tokens": 1000},
             ),
             lambda model, _: model.exceed_budget(held),
         )
