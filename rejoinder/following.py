@@ -1,9 +1,10 @@
 """A chat from its beginning and on, live: history first, then events, nothing missed or doubled.
 
 The rows are read first and the stream's window after them, so that whatever was committed between
-the two is in the window. Messages are told apart by id, other changes by the chat's version; live
-parts that a stored message has replaced are left out. If the window has moved on (`gap`), or is
-silent while the chat is busy, the rows are read again. See `Client.follow`.
+the two is in the window. Changes are told apart by the chat's version, messages also by their id;
+live parts that a stored message has replaced are left out. If the window has moved on (`gap`), or
+is silent while the chat is busy, the rows are read again, and what is no longer in them is taken
+back (`history_reset`). A `ChatView` that is given all of it shows what the rows say.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,8 +15,9 @@ from celery.exceptions import TimeoutError as NoAnswer
 
 from rejoinder.core.effects import EventKind
 from rejoinder.core.messages import Visibility
-from rejoinder.core.state import BUSY, Status
+from rejoinder.core.state import BUSY
 from rejoinder.streams import StreamEvent
+from rejoinder.view import FIELDS, GAP, PART, PREVIEW_RESET, WRITING
 
 if TYPE_CHECKING:
     from rejoinder.client import Client
@@ -23,9 +25,6 @@ if TYPE_CHECKING:
 AT_ONCE = 0.001
 """Seconds to wait for events that are there already."""
 PAGE = 200
-PART, GAP, PREVIEW_RESET = "part", "gap", "preview_reset"
-_KEEPS_PARTS = {Status.RUNNING, Status.INTERRUPTING}
-"""Live parts before a change to one of these still count."""
 
 
 class Follower:
@@ -38,14 +37,16 @@ class Follower:
         self._idle = idle_seconds
         self._seen: set[int] = set()
         self._known = 0  # changes up to this version were in the rows
-        self._status: str | None = None
-        self._in_rows: str | None = None
+        self._heard: dict[str, Any] = {}  # the newest that was given of the chat's state
         self._previewing = False
+        self._resumed = False  # somebody else knows what was given before
 
     def events(self, after: str | None) -> Iterator[StreamEvent | None]:
         """Give history and then events for ever, or only what came after a cursor."""
         cursor = after
+        self._resumed = after is not None
         if cursor is None:
+            self._heard["queue"] = []
             cursor = self._client.cursor(self._chat_id)
             yield from self._rows(cursor)
             window, end = self._window()
@@ -67,35 +68,47 @@ class Follower:
                 # Its row was read before its event came, and then its live parts.
                 self._previewing = False
                 yield StreamEvent(cursor, PREVIEW_RESET, {})
-            elif event.kind == EventKind.STATUS and self._status != self._in_rows:
-                # A claim, told late, seemed to undo what the rows had said.
-                self._status = self._in_rows
-                yield StreamEvent(cursor, EventKind.STATUS, {"status": self._in_rows})
 
     def _rows(self, cursor: str) -> Iterator[StreamEvent]:
         """Give what stands in the rows and was not given yet; the version read first is too low."""
         chat = self._client.get_chat(self._chat_id)
+        version = {"version": chat["version"]}
+        stored = list(self._messages())
+        gone = self._seen - {message["id"] for message in stored}
+        if gone or self._resumed:
+            first = 0 if self._resumed else min(gone)
+            self._resumed = False
+            yield from self._told(
+                [_event(cursor, EventKind.HISTORY_RESET, {"from": first}, version)]
+            )
+        fresh = [message for message in stored if message["id"] not in self._seen]
+        yield from self._told(_event(cursor, EventKind.MESSAGE, m, version) for m in fresh)
+        yield from self._state(chat, cursor)
+
+    def _messages(self) -> Iterator[Mapping[str, Any]]:
         page: int | None = 0
         while page is not None:
             found = self._client.get_messages(self._chat_id, after=page, limit=PAGE)
-            fresh = [m for m in found["messages"] if m["id"] not in self._seen]
-            yield from self._told(StreamEvent(cursor, EventKind.MESSAGE, m) for m in fresh)
+            yield from found["messages"]
             page = found["next"]
-        yield from self._state(chat, cursor)
 
     def _state(self, chat: Mapping[str, Any], cursor: str) -> Iterator[StreamEvent]:
-        if chat["version"] < self._known:
+        if chat["version"] <= self._known:
             return
-        newer = chat["version"] > self._known
-        self._known, self._in_rows = chat["version"], chat["status"]
-        version = {"version": chat["version"]}
-        if newer and chat["queue_length"]:
-            yield StreamEvent(cursor, EventKind.QUEUE, {"length": chat["queue_length"], **version})
-        if chat["status"] != self._status:
-            self._status = chat["status"]
-            yield StreamEvent(cursor, EventKind.STATUS, {"status": chat["status"], **version})
-            if chat["last_error"]:
-                yield StreamEvent(cursor, EventKind.ERROR, {**chat["last_error"], **version})
+        self._known = chat["version"]
+        heard, told = self._heard, {"version": chat["version"]}
+        ids = [each["id"] for each in chat["queue"]]
+        if ids != heard.get("queue"):
+            queue = {"length": len(ids), "ids": ids, "added": chat["queue"]}
+            yield from self._told([_event(cursor, EventKind.QUEUE, queue, told)])
+        state = {name: chat[name] for name in FIELDS}
+        if any(heard.get(name, ...) != value for name, value in state.items()):
+            failed = state["last_error"] and heard.get("last_error") != state["last_error"]
+            yield from self._told([_event(cursor, EventKind.STATUS, state, told)])
+            if failed:
+                yield _event(cursor, EventKind.ERROR, state["last_error"], told)
+            if chat["asked"]:
+                yield _event(cursor, EventKind.ACTION_REQUIRED, chat["asked"], told)
 
     def _window(self) -> tuple[list[StreamEvent], str | None]:
         """Find what the stream holds beyond the rows: new changes, and parts that still count."""
@@ -107,17 +120,17 @@ class Follower:
             end = event.cursor
             if _ends_parts(event):
                 kept = [each for each in kept if "version" in each.data]
-            if self._is_new(event) and (not _is_claim(event) or _has_status(kept)):
+            if self._is_new(event):
                 kept.append(event)
         return kept, end
 
     def _look_again(self, cursor: str) -> Iterator[StreamEvent]:
         """Read the rows of a chat that is busy and silent: an event may have been lost."""
-        if self._status not in BUSY:
+        if self._heard.get("status") not in BUSY:
             return
         try:
             chat = self._client.get_chat(self._chat_id)
-            if (chat["version"], chat["status"]) != (self._known, self._status):
+            if chat["version"] > self._known:
                 yield from self._rows(cursor)
         except NoAnswer:
             return  # no worker at the moment: the stream is all there is
@@ -125,7 +138,8 @@ class Follower:
     def _is_new(self, event: StreamEvent) -> bool:
         if event.kind == EventKind.MESSAGE:
             hidden = event.data.get("visibility") == Visibility.MODEL
-            return not hidden and event.data["id"] not in self._seen
+            if hidden or event.data["id"] in self._seen:
+                return False
         version = event.data.get("version")
         return version is None or version > self._known
 
@@ -134,8 +148,12 @@ class Follower:
         for event in events:
             if event.kind == EventKind.MESSAGE:
                 self._seen.add(event.data["id"])
-            elif event.kind == EventKind.STATUS:
-                self._status = event.data["status"]
+            elif event.kind in (EventKind.STATUS, EventKind.TITLE, EventKind.LABELS):
+                self._heard |= {name: event.data[name] for name in FIELDS if name in event.data}
+            elif event.kind == EventKind.QUEUE:
+                self._heard["queue"] = event.data.get("ids")
+            elif event.kind == EventKind.HISTORY_RESET:
+                self._seen = {each for each in self._seen if each < event.data["from"]}
             if event.kind == PART:
                 self._previewing = True
             elif _ends_parts(event):
@@ -143,16 +161,13 @@ class Follower:
             yield event
 
 
-def _is_claim(event: StreamEvent) -> bool:
-    """A claim is told without a version: where it belongs shows from what is around it."""
-    return event.kind == EventKind.STATUS and "version" not in event.data
-
-
-def _has_status(events: list[StreamEvent]) -> bool:
-    return any(event.kind == EventKind.STATUS for event in events)
+def _event(
+    cursor: str, kind: str, data: Mapping[str, Any], version: Mapping[str, Any]
+) -> StreamEvent:
+    return StreamEvent(cursor, kind, {**data, **version})
 
 
 def _ends_parts(event: StreamEvent) -> bool:
     if event.kind == EventKind.STATUS:
-        return event.data["status"] not in _KEEPS_PARTS
+        return event.data["status"] not in WRITING
     return event.kind in (EventKind.MESSAGE, EventKind.HISTORY_RESET, PREVIEW_RESET)

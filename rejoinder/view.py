@@ -109,7 +109,7 @@ class ChatView:
                 self._reset(data["from"], version)
             case EventKind.STATUS:
                 self._change(data, version)
-            case EventKind.QUEUE:
+            case EventKind.QUEUE if "ids" in data:
                 self._set_queue(data["ids"], data["added"], version)
             case EventKind.ACTION_REQUIRED:
                 asked = {name: value for name, value in data.items() if name != "version"}

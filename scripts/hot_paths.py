@@ -1,12 +1,12 @@
 """The paths that every step, reader and sweep takes, as functions to explain and to measure."""
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy import Engine
 
-from models import claims, machine, trees
+from models import claims, machine, outside, trees
 from models.engine import transaction
 from models.history import prompt_history
 from models.sweep import sweep
@@ -23,7 +23,7 @@ def said(text: str, *calls: ToolCall) -> NewMessage:
     return NewMessage(Role.ASSISTANT, (Text(text), *calls))
 
 
-def hot_paths(
+def hot_paths(  # noqa: C901  # a list of small ones
     engine: Engine, filled: Filled, worker_id: UUID
 ) -> Mapping[str, Callable[[], object]]:
     """By name, in the order in which they have to run: each leaves the chat for the next."""
@@ -69,6 +69,10 @@ def hot_paths(
             trees.size(tx, filled.long)
             trees.instructions(tx, filled.long)
 
+    def look_outside() -> object:
+        with transaction(engine) as tx:
+            return outside.waiting(tx, None), outside.waiting(tx, datetime.now(UTC))
+
     return {
         "heartbeat": lambda: claims.heartbeat(engine, worker_id),
         "claim": claim,
@@ -79,4 +83,6 @@ def hot_paths(
         "history": history,
         "look at children": look,
         "sweep": lambda: sweep(engine, dead_after=DEAD_AFTER),
+        "look for other apps' answers": look_outside,
+        "sent": lambda: claims.sent(engine, filled.pending, "task"),
     }

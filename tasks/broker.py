@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from celery.concurrency.prefork import TaskPool
 from celery.concurrency.thread import ApplyResult
 from celery.concurrency.thread import TaskPool as ThreadPool
+from celery.utils import log as celery_log
 from kombu.transport.redis import Channel
 from redis.exceptions import ConnectionError as LostConnection
 
@@ -74,3 +75,19 @@ def survive_cold_shutdowns() -> None:
             return ApplyResult(Future())
 
     ThreadPool.on_apply = on_apply
+
+
+def wait_for_no_thread_in_a_signal_handler() -> None:
+    """Let a cold shutdown of a threads pool end, whatever the main thread was doing when it came.
+
+    Celery 5.7 stops the pool within the signal's handler, and that waits for its threads. If the
+    main thread was in the middle of a line of the log, it holds the log's lock, for which they wait
+    in turn: the worker hangs until it is killed. So the handler waits for nobody; the main thread
+    does, as soon as it is out of it (`terminate`).
+    """
+
+    def on_stop(self: ThreadPool) -> None:
+        self.executor.shutdown(wait=not celery_log._in_sighandler, cancel_futures=True)  # noqa: SLF001
+
+    ThreadPool.on_stop = on_stop
+    ThreadPool.on_terminate = on_stop

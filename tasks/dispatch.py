@@ -18,6 +18,7 @@ from models.engine import transaction
 from rejoinder.core.effects import Dispatch, Effects, Send, TurnEnd
 from rejoinder.core.messages import TurnState
 from rejoinder.core.parts import Json, ToolResult
+from rejoinder.discreet import shown
 from rejoinder.results import failed, outcome
 from rejoinder.tools import CeleryTool
 from tasks import app, hints
@@ -105,6 +106,7 @@ def send(runtime: Runtime, call: Send) -> None:
         task_id=call.external_id,
         queue=tool.queue,
         serializer="json",
+        kwargsrepr=shown(call.arguments),  # no log and no Flower page tells what users say
         link=_callback(whose),
         link_error=_callback({**whose, "failed": True}),
     ):

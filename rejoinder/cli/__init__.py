@@ -8,7 +8,7 @@ events into words.
 import click
 
 from rejoinder import __version__
-from rejoinder.cli import accounts, commands
+from rejoinder.cli import accounts, answers, commands
 from rejoinder.cli.talk import chat
 
 
@@ -29,5 +29,8 @@ for _command in (
     accounts.title,
     accounts.usage,
     accounts.budget,
+    answers.approve,
+    answers.deny,
+    answers.answer,
 ):
     main.add_command(_command)

@@ -13,7 +13,7 @@ from rejoinder.cli.connection import Failed, connect, one_sentence
 from rejoinder.cli.screen import PlainScreen, Style
 from rejoinder.cli.telling import Teller
 from rejoinder.client import Client, Turn, TurnFailed
-from rejoinder.core.messages import TurnState, WhenBusy
+from rejoinder.core.messages import Approval, TurnState, WhenBusy
 from rejoinder.core.state import AT_REST, Status
 from rejoinder.streams import StreamEvent
 
@@ -143,7 +143,8 @@ def show(chat_id: str, *, as_json: bool) -> None:
         text = "".join(part.get("text", "") for part in queued["parts"])
         screen.line(f"  queued ({queued['id']}): {text}", Style.WARN)
     for call in chat["open_calls"]:
-        screen.line(f"  open call: {call['name']} ({call['call_id']})", Style.WARN)
+        waits = "approval" if call["approval"] == Approval.WANTED else call["kind"]
+        screen.line(f"  open call: {call['name']} ({call['call_id']}, {waits})", Style.WARN)
     if chat["last_error"]:
         teller.tell(StreamEvent("", "error", chat["last_error"]))
 
@@ -205,7 +206,7 @@ def show_events(
     client: Client, chat_id: str, after: str | None, *, as_json: bool, until_rest: bool
 ) -> None:
     """Print events until Ctrl-C, or until the chat is at rest; exit 1 if it rests in an error."""
-    teller = Teller(PlainScreen(), progress=True)
+    teller = Teller(PlainScreen(), progress=True, answer_with=f"rejoinder {{}} {chat_id}")
     cursor = after
     try:
         for event in client.follow(chat_id, after=after):

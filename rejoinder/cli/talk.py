@@ -11,12 +11,17 @@ from dataclasses import dataclass, field
 
 import click
 
+from rejoinder.cli.answers import typed
 from rejoinder.cli.commands import me
 from rejoinder.cli.connection import connect, one_sentence
 from rejoinder.cli.screen import PlainScreen, Screen, Style
 from rejoinder.cli.telling import Teller
-from rejoinder.client import Client, StreamEvent, Turn
+from rejoinder.client import Client, StreamEvent
+from rejoinder.core.errors import Refused
+from rejoinder.core.state import Status
 
+SLASH = "/{}"
+"""How an answer begins that is typed into the chat."""
 WITHOUT_A_KEY = "scripted:weather-demo"
 WITH_A_KEY = "anthropic:claude-sonnet-4-6"
 
@@ -47,13 +52,17 @@ class Conversation:
     cursor: str | None = None
     events: Iterator[StreamEvent | None] | None = None
 
-    def say(self, text: str) -> Turn:
-        """Send a message; the first one makes the chat."""
+    def say(self, text: str) -> str:
+        """Send a message, or the answer that the chat waits for; gives the chat's status.
+
+        The first message makes the chat.
+        """
         if self.chat_id is not None:
-            return self.client.send_message(self.chat_id, text)
+            status = typed(self.client, self.chat_id, text)
+            return status or self.client.send_message(self.chat_id, text).status
         turn = self.client.create_chat(text, owner=self.owner, model=self.model, system=self.system)
         self.chat_id = turn.chat_id
-        return turn
+        return turn.status
 
     def stop(self) -> None:
         """Stop the turn, if there is one."""
@@ -113,7 +122,7 @@ def hold(conversation: Conversation) -> None:
 def converse_plainly(conversation: Conversation) -> None:
     """One line of input, one turn; Ctrl-C (SIGINT) stops the turn, or else leaves."""
     screen = PlainScreen()
-    teller = Teller(screen)
+    teller = Teller(screen, answer_with=SLASH)
     for line in conversation.greeting(terminal=False):
         screen.line(line, Style.DIM)
     try:
@@ -121,16 +130,26 @@ def converse_plainly(conversation: Conversation) -> None:
             _listen(conversation, teller, screen)
         while line := sys.stdin.readline():
             if line.strip():
-                turn = conversation.say(line.strip())
-                teller.status = turn.status
+                teller.status = _say(conversation, line.strip(), screen) or teller.status
                 _listen(conversation, teller, screen)
     except KeyboardInterrupt:
         screen.fresh()
     screen.line(conversation.goodbye(busy=teller.busy), Style.DIM)
 
 
+def _say(conversation: Conversation, text: str, screen: Screen) -> str | None:
+    """Say it; an answer that is refused ends nothing."""
+    try:
+        return conversation.say(text)
+    except Refused as refusal:
+        if not text.startswith("/"):
+            raise
+        screen.line(f"✗ {refusal}", Style.BAD)
+        return None
+
+
 def _listen(conversation: Conversation, teller: Teller, screen: Screen) -> None:
-    """Tell what happens until the chat is at rest. The first Ctrl-C stops the turn."""
+    """Tell what happens until it is the person's turn. The first Ctrl-C stops what goes on."""
     try:
         _tell_until_rest(conversation, teller)
     except KeyboardInterrupt:
@@ -150,7 +169,8 @@ def _tell_until_rest(conversation: Conversation, teller: Teller) -> None:
             if event is not None:
                 teller.tell(event)
                 conversation.cursor = event.cursor
-            at_rest = bool(teller.status) and not teller.busy
+            asked = teller.status == Status.REQUIRES_ACTION
+            at_rest = bool(teller.status) and (asked or not teller.busy)
             if at_rest and _said_all(teller):
                 return
     except KeyboardInterrupt:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rejoinder.cli.asked import asked
 from rejoinder.cli.calls import Call, one_line, progress_of, short
 from rejoinder.cli.screen import SPIN, Screen, Style, width
-from rejoinder.core.messages import ActionKind
 from rejoinder.core.state import BUSY, Status
 from rejoinder.streams import StreamEvent
 
@@ -43,13 +43,19 @@ class _Draft:
 class Teller:
     """Tells one chat's events."""
 
-    def __init__(self, screen: Screen, *, progress: bool = False) -> None:
-        """Tell on this screen; `progress` gives every step of a tool a line of its own."""
+    def __init__(
+        self, screen: Screen, *, progress: bool = False, answer_with: str = "rejoinder {} CHAT"
+    ) -> None:
+        """Tell on this screen; `progress` gives every step of a tool a line of its own.
+
+        `answer_with` is how a person says approve, deny or answer there.
+        """
         self.status: str = ""
         self.queued = 0
         self.error: Mapping[str, Any] | None = None
         self._screen = screen
         self._progress = progress
+        self._answer_with = answer_with
         self._draft = _Draft()
         self._calls: dict[str, Call] = {}
         self._retry = ""
@@ -171,22 +177,18 @@ class Teller:
             self._void()
         self._draft = _Draft()
 
-    def _on_history_reset(self, _: Mapping[str, Any]) -> None:
+    def _on_history_reset(self, data: Mapping[str, Any]) -> None:
         self._draft = _Draft()
-        self._screen.line(f"{MARK_NOTE} an earlier message was edited:", Style.WARN)
+        if data["from"]:  # 0: all of it comes again, as was said already
+            self._screen.line(f"{MARK_NOTE} an earlier message was edited:", Style.WARN)
 
     def _on_gap(self, _: Mapping[str, Any]) -> None:
         self._draft = _Draft()
         self._screen.line(f"{MARK_NOTE} events were missed; from the stored messages:", Style.WARN)
 
     def _on_action_required(self, data: Mapping[str, Any]) -> None:
-        if data.get("kind") == ActionKind.BUDGET:
-            spent = data["spent"]
-            words = f"the budget is used up ({spent['tokens']:,} tokens, ${spent['cost']})"
-            self._screen.line(f"{MARK_NOTE} {words}; it goes on when it is raised", Style.WARN)
-            return
-        names = ", ".join(f"{call['name']} ({call['call_id']})" for call in data["calls"])
-        self._screen.line(f"{MARK_NOTE} waiting for results from outside: {names}", Style.WARN)
+        for line in asked(data, self._answer_with):
+            self._screen.line(line, Style.WARN)
 
     def _on_compaction(self, data: Mapping[str, Any]) -> None:
         match data["state"]:

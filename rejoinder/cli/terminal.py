@@ -24,7 +24,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from rejoinder.cli.connection import Failed, one_sentence
 from rejoinder.cli.screen import SPIN, Live, Style, painted, printable, width
-from rejoinder.cli.talk import Conversation
+from rejoinder.cli.talk import SLASH, Conversation
 from rejoinder.cli.telling import MARK_USER, Teller
 from rejoinder.core.errors import Refused
 from rejoinder.core.state import Status
@@ -97,7 +97,7 @@ class TerminalChat:
         """Begin before the first word."""
         self.conversation = conversation
         self.screen = PromptScreen()
-        self.teller = Teller(self.screen)
+        self.teller = Teller(self.screen, answer_with=SLASH)
         self.stopping = False
         self.failure: Failed | None = None
         self._loop = asyncio.get_running_loop()
@@ -148,11 +148,11 @@ class TerminalChat:
 
     def _say(self, text: str) -> None:
         first = self.conversation.chat_id is None
-        turn = self.conversation.say(text)
+        status = self.conversation.say(text)
         if first:
             self._listen()
         if not self.teller.busy:
-            self.teller.status = turn.status
+            self.teller.status = status
 
     async def _errand(self, act: Callable[[], Any]) -> None:
         """Do something that takes a moment, elsewhere; say if it was refused."""

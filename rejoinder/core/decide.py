@@ -89,7 +89,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class RunTools:
-    """Run these calls, then look again."""
+    """Run these calls, put what is answered into history, then look again."""
 
     calls: tuple[Call, ...]
     kind: Literal["run_tools"] = "run_tools"
@@ -151,6 +151,8 @@ def decide(snapshot: Snapshot, policy: Policy) -> Action:
     unanswered = tuple(call for call in snapshot.calls if not call.answered)
     if unanswered:
         return _for_calls(unanswered)
+    if snapshot.calls:  # the last result came after the claim, and is not in history yet
+        return RunTools(())
     if snapshot.turn_kind is TurnKind.COMPACTION:
         return Compact()
     if is_complete(snapshot.history):

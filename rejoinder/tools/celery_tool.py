@@ -59,7 +59,7 @@ class CeleryTool(Tool):
 def celery_tool(  # noqa: PLR0913  # all but one are named
     task: str,
     *,
-    schema: Mapping[str, Json],
+    schema: Mapping[str, Any],
     description: str,
     queue: str = "celery",
     name: str | None = None,

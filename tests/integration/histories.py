@@ -86,15 +86,6 @@ class Apps(RuleBasedStateMachine):
     def send(self, which: int, when: WhenBusy, model: str | None) -> None:
         self._send(self._pick(which), when, model)
 
-    @rule(which=WHICH, calls=CALLS, times=st.integers(1, 3), model=st.sampled_from(MODELS))
-    def steer(self, which: int, calls: Calls, times: int, model: str | None) -> None:
-        """Messages for a turn that is under way, most often."""
-        chat = (self._running if which % 2 else self._pending)(which)
-        if which % 3 == 0 and chat.status == "running" and calls and not chat.calls:
-            self._record(chat, self._fence(chat, 1), calls)
-        for _ in range(times):
-            self._send(chat, WhenBusy.STEER, model)
-
     def _send(self, chat: Chat, when: WhenBusy, by: str | None = None) -> None:
         said = self.both.word()
         self.both.act(

@@ -166,8 +166,7 @@ class SideBySide:
         for each in tree:
             each.snapshot += each.archived is not archived
             each.archived = archived
-        for effects in got:
-            self.readers.hear(effects)
+        self.readers.hear(*got)
 
     def set_budget(self, chat: Chat, tokens: int | None) -> None:
         """Say what a tree may use."""
@@ -181,8 +180,7 @@ class SideBySide:
             self._predict(each, lambda model: model.set_budget(tokens))
         moved = {each.id: each.status for each in (chat, *waiting)}
         self.agree("the moved", {e.chat_id: str(e.status) for e in got}, moved)
-        for effects in got:
-            self.readers.hear(effects)
+        self.readers.hear(*got)
 
     def claim(self, chat: Chat, worker: UUID) -> None:
         """Claim a chat for a worker."""
@@ -264,8 +262,7 @@ class SideBySide:
         swept = sweep(self.engine, dead_after=DEAD_AFTER)
         self._told("sweep", len(swept.effects))
         self.agree("the failures", swept.failed, [])
-        for effects in swept.effects:
-            self.readers.hear(effects)
+        self.readers.hear(*swept.effects)
         moved: dict[UUID, str] = {}
         bells = {chat.id for chat in self.chats.values() if chat.overdue}
         for chat in self.chats.values():

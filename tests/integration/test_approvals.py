@@ -367,27 +367,18 @@ def test_what_was_not_asked_yet_is_asked_by_the_next_worker(world: World, leave:
     assert asked(effects) == ["call-1", "call-2"]
 
 
-def test_a_chat_that_waits_for_approval_is_consistent(world: World) -> None:
-    subject = parked(world, ASKED)
+@pytest.mark.parametrize("waits_for", ["approval", "children", "budget"])
+def test_a_chat_that_waits_is_consistent(world: World, waits_for: str) -> None:
+    subject = parked(world, ASKED) if waits_for == "approval" else world.running()
+    if waits_for == "children":
+        plans = {"call-1": CallPlan(CallKind.CHILDREN, waits_for=(subject.id,))}
+        fence = world.do(machine.record, subject.held, said("Look.", call()), plans=plans).fence
+        world.do(machine.sleep, fence, deadline_seconds=60)
+    elif waits_for == "budget":
+        world.do(machine.exceed_budget, subject.held, deadline_seconds=60, spent={})
     before = world.dump()
     assert not world.do(machine.reconcile, subject.id).changed
     assert world.dump() == before
-
-
-def test_a_chat_that_sleeps_for_children_is_consistent(world: World) -> None:
-    subject = world.running()
-    plan = CallPlan(CallKind.CHILDREN, waits_for=(subject.id,))
-    fence = world.do(
-        machine.record, subject.held, said("Look.", call()), plans={"call-1": plan}
-    ).fence
-    world.do(machine.sleep, fence, deadline_seconds=60)
-    assert not world.do(machine.reconcile, subject.id).changed
-
-
-def test_a_chat_over_its_budget_is_consistent(world: World) -> None:
-    subject = world.running()
-    world.do(machine.exceed_budget, subject.held, deadline_seconds=60, spent={})
-    assert not world.do(machine.reconcile, subject.id).changed
 
 
 def test_a_failed_chat_keeps_an_approval_for_the_retry(world: World) -> None:

@@ -16,15 +16,15 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from models import machine
-from rejoinder.core.messages import Compaction, NewMessage, Role, Visibility
+from models import machine, trees
+from rejoinder.core.messages import Compaction, NewMessage, Role, Visibility, WhenBusy
 from rejoinder.core.model import StopReason
 from rejoinder.core.parts import ToolResult
 from tests.chats import BOOM, words
 from tests.integration.chat_model import SAME
 from tests.integration.chat_state import Ask
 from tests.integration.histories import CALLS, WHICH, Apps, Calls, parts
-from tests.integration.side_by_side import Plain
+from tests.integration.side_by_side import MODELS, Plain
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -137,7 +137,11 @@ class Histories(Apps):
             "exceed_budget",
             chat,
             lambda tx: machine.exceed_budget(
-                tx, held, deadline_seconds=3600, spent={"tokens": 1000}
+                tx,
+                held,
+                budget=trees.lock_budget(tx, chat.id),
+                deadline_seconds=3600,
+                spent={"tokens": 1000},
             ),
             lambda model, _: model.exceed_budget(held),
         )
@@ -189,6 +193,31 @@ class Histories(Apps):
             ),
             lambda model, _: model.finish_interrupt(held, given, asked.model),
         )
+
+    @rule(
+        which=WHICH,
+        calls=CALLS,
+        times=st.integers(1, 3),
+        model=st.sampled_from(MODELS),
+        then=st.sampled_from(["commit", "release", "death", "nothing"]),
+    )
+    def steer(self, which: int, calls: Calls, times: int, model: str | None, then: str) -> None:
+        """Messages for a turn that is under way, and mostly the end of its step."""
+        chat = self._running(which, calls if which % 3 == 0 else [])
+        for _ in range(times):
+            self._send(chat, WhenBusy.STEER, model)
+        held, given = self._fence(chat, 1), self._results(chat, 9)
+        match then:
+            case "commit" | "release":
+                self.both.act(
+                    f"{then} {given}",
+                    chat,
+                    lambda tx: getattr(machine, then)(tx, held, results=parts(given)),
+                    lambda model, _: getattr(model, then)(held, given, None),
+                )
+            case "death" if chat.worker:
+                self.both.silence(chat.worker, long=False)
+                self.both.sweep()
 
     # Those who watch.
 

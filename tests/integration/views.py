@@ -42,9 +42,10 @@ class Readers:
         self._touched: set[UUID] = set()
         self._looks = 0
 
-    def hear(self, effects: Effects) -> None:
-        """Tell a committed transition's events."""
-        self.tell(effects.chat_id, effects.snapshot_version, effects.events)
+    def hear(self, *committed: Effects) -> None:
+        """Tell the events of committed transitions."""
+        for effects in committed:
+            self.tell(effects.chat_id, effects.snapshot_version, effects.events)
 
     def tell(self, chat_id: UUID, version: int, events: Iterable[Event]) -> None:
         """Tell events, as they travel: as JSON, with the chat's version."""

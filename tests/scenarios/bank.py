@@ -12,7 +12,7 @@ from tests.scenarios.house import House, open_house
 from tests.waiting import wait_until
 
 LONG = 60.0
-TOOLS = "tests.scenarios.some_tools,tests.scenarios.billing_tools"
+TOOLS = "rejoinder.tools.examples,tests.scenarios.some_tools,tests.scenarios.billing_tools"
 
 
 @dataclass
@@ -73,8 +73,14 @@ class Bank:
                 (turn.chat_id,),
             )
 
-    def sweep(self) -> None:
-        self.house.client.app.send_task("rejoinder.sweep", queue="rejoinder.control")
+    def sweep_until(self, turn: Turn, status: str) -> None:
+        """Sweep, as beat would, until the chat has this status."""
+
+        def reached() -> bool:
+            self.house.client.app.send_task("rejoinder.sweep", queue="rejoinder.control")
+            return bool(self.house.row(turn)["status"] == status)
+
+        wait_until(reached, LONG, f"{turn.chat_id} is {status}")
 
 
 def ask(name: str, **arguments: Any) -> dict[str, Any]:

@@ -186,6 +186,30 @@ def test_a_child_is_stopped_and_listed(stage: Stage, tmp_path: Path) -> None:
     wait_until(lambda: statuses(stage, turn) == ["waiting", "waiting"])
 
 
+def test_a_wait_among_other_calls_is_answered_after_what_people_are_asked(
+    stage: Stage, tmp_path: Path
+) -> None:
+    quick = acting(tmp_path, {"text": "Fine."})
+    wait = waiting(1)["calls"][0]
+    others = [{"name": "ask_user", "arguments": {}}, {"name": "add", "arguments": {"a": 1, "b": 2}}]
+    parent = acting(tmp_path, spawning(quick), {"calls": [wait, *others]}, {"text": "{results}"})
+    options = {"client_tools": [{"name": "ask_user"}], "approve": ["wait_agent"]}
+    turn = delegate(stage.client, parent, options=options)
+    client = stage.client
+    wait_until(lambda: client.get_chat(turn.chat_id)["status"] == "requires_action")
+    open_calls = {c["name"]: c["call_id"] for c in client.get_chat(turn.chat_id)["open_calls"]}
+    assert set(open_calls) == {"wait_agent", "ask_user"}
+    client.submit_tool_results(
+        turn.chat_id, [{"call_id": open_calls["ask_user"], "content": "Blue."}]
+    )
+    assert client.get_chat(turn.chat_id)["status"] == "requires_action"
+    client.approve(turn.chat_id)
+    assert turn.get(timeout=LONG)["state"] == "finished"
+    _, waited, asked, added = results(client, turn.chat_id)
+    assert waited["agents"][0]["report"] == "Fine."
+    assert (asked, added) == ("Blue.", 3)
+
+
 def test_only_own_agents_can_be_addressed(stage: Stage, tmp_path: Path) -> None:
     stranger = stage.client.create_chat("hi", owner="joe", model="scripted:echo")
     stranger.get(timeout=LONG)

@@ -148,6 +148,16 @@ def test_send_follows_text_and_tools_as_they_come(shell: Shell) -> None:
     assert said.count("Between Bonn") == 1
 
 
+def test_agents_of_a_chat_are_shown_with_it(shell: Shell) -> None:
+    chat = shell.send("Shall we move?", "--agents", "--model", "scripted:agents-demo")
+    assert "One reports: I found this" in shell.run("tail", chat, "--until-rest")
+    said = shell.run("show", chat)
+    assert said.count("  agent ") == 2
+    assert "What speaks against?" in said
+    refused = shell.run("send", "And now?", "--agents", "--chat", chat, code=1)
+    assert "--agents are for new chats" in refused
+
+
 def test_a_failed_turn_ends_with_its_sentence_and_exit_code_1(shell: Shell) -> None:
     model = ("--model", "scripted:env:FAILS")
     assert shell.run("send", "x", "--wait", *model, code=1) == "Error: The key is bad. (auth)\n"

@@ -124,7 +124,7 @@ def test_no_answer_in_time_is_told_as_that_and_a_late_one_changes_nothing(bank: 
     )
     wait_until(note.exists, LONG)
     bank.wait_for(turn, "sleeping")
-    wait_until(lambda: (bank.sweep(), bank.house.row(turn)["status"] == "waiting")[1], LONG)
+    bank.sweep_until(turn, "waiting")
     (result,) = bank.results(turn)
     assert result["is_error"]
     assert result["content"].startswith("No answer came before the deadline.")
@@ -168,7 +168,7 @@ def test_a_task_that_nobody_knows_is_told_by_the_sweep(bank: Bank) -> None:
     turn = bank.start(ask("billing_missing"), DONE)
     bank.wait_for(turn, "sleeping")
     bank.pretend_waited(turn)
-    wait_until(lambda: (bank.sweep(), bank.house.row(turn)["status"] == "waiting")[1], LONG)
+    bank.sweep_until(turn, "waiting")
     (result,) = bank.results(turn)
     assert result["content"].startswith("The task failed with NotRegistered")
 

@@ -50,6 +50,7 @@ def decided(*history: Entry, policy: Policy = POLICY, steps: int = 0) -> Action:
         ((USER, asks(700), RESULT), Compact()),
         ((USER, asks(900), RESULT, asks(699), RESULT), Generate()),
         ((USER, asks(None), RESULT), Generate()),
+        ((asks(900), RESULT), Compact()),
         ((USER, asks(700), RESULT, says(None), USER), Compact()),
         # Never a turn that is finished; the next one, before it is answered.
         ((USER, says(900)), Finish()),

@@ -147,7 +147,7 @@ def test_the_library_is_valid_and_its_tools_exist(
     async def at_once(_seconds: float) -> None: ...
 
     Script.model_validate(LIBRARY[name])
-    if name == "hang":
+    if name in ("hang", "agents-demo"):  # it has no end; it needs chats (test_agents plays it)
         return
     monkeypatch.setattr(anyio, "sleep", at_once)
     talk = [user("umbrellas")]
