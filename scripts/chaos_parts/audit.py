@@ -6,6 +6,7 @@ function, named by what it demands; `audit_turns.py` has those about single mess
 rule never makes allowances for what it does not know the cause of.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from rejoinder.core.state import AT_REST, TABLE, Transition
@@ -84,11 +85,26 @@ def every_move_is_in_the_table(evidence: Evidence) -> Iterator[Finding]:
             last, before = move.new_version, move
 
 
+def budgets_hold(evidence: Evidence) -> Iterator[Finding]:
+    """No tree used more than it may, but for one call of each chat: each is looked at before."""
+    dearest: dict[str, int] = defaultdict(int)
+    for message in evidence.picture.messages:
+        dearest[message.chat_id] = max(dearest[message.chat_id], message.tokens)
+    for root in evidence.picture.chats:
+        if root.budget is None:
+            continue
+        tree = [chat for chat in evidence.picture.chats if chat.root_id == root.id]
+        used = sum(chat.used for chat in tree)
+        if used > root.budget + sum(dearest[chat.id] for chat in tree):
+            yield Finding("overspent", f"{used} tokens of {root.budget}", root.id)
+
+
 RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     chats_are_at_rest,
     ended_turns_are_announced,
     histories_are_well_formed,
     every_move_is_in_the_table,
+    budgets_hold,
     audit_calls.calls_are_answered_once,
     audit_calls.results_say_what_was_said,
     audit_calls.errors_are_known_and_due,

@@ -27,7 +27,7 @@ FAULTS = {"overloaded": 0.02, "broken": 0.01, "cut": 0.02}
 STATUS = {"overloaded": 529, "broken": 500}
 PIECE, MOST_PIECES = 24, 20
 """Characters of one delta of a tool's arguments, at least; and how many there are at most."""
-LITTLE, PLENTY = 20, 150_000
+LITTLE, PLENTY = 500, 150_000
 """Tokens that were read; the second is more than a chat may have before it is summarised."""
 SUMMARY = -1
 """Stands for the step, where a request asks for a summary."""

@@ -12,8 +12,9 @@ from sqlalchemy import Engine, text
 from scripts.chaos_parts.plan import Plan, found_in
 
 _CHATS = """
-SELECT id::text, parent_id::text, status, turn_id::text, lease_id::text, queue_length, last_error,
-       run_after
+SELECT id::text, parent_id::text, root_id::text, status, turn_id::text, lease_id::text,
+       queue_length, last_error, run_after, budget_tokens AS budget,
+       used_input + used_output + used_cache_read + used_cache_write AS used
   FROM rejoinder.chats
 """
 _TURNS = """
@@ -25,7 +26,7 @@ SELECT id::text, chat_id::text, kind, state, message_id, answer_id, joined_id::t
 """
 _MESSAGES = """
 SELECT id, chat_id::text, turn_id::text, role, visibility, compressed, deleted, revision, parts,
-       input_tokens
+       input_tokens, output_tokens
   FROM rejoinder.messages ORDER BY chat_id, id
 """
 _CALLS = """
@@ -47,12 +48,17 @@ class Chat:
 
     id: str
     parent_id: str | None
+    root_id: str
     status: str
     turn_id: str | None
     lease_id: str | None
     queue_length: int
     last_error: dict[str, Any] | None
     run_after: Any
+    budget: int | None
+    """Tokens that its tree may use."""
+    used: int
+    """Tokens that it has used by itself."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,12 @@ class Message:
     revision: int
     parts: list[dict[str, Any]]
     input_tokens: int | None
+    output_tokens: int | None
+
+    @property
+    def tokens(self) -> int:
+        """What its model call took."""
+        return (self.input_tokens or 0) + (self.output_tokens or 0)
 
     @property
     def words(self) -> str:

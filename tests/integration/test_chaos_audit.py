@@ -220,6 +220,14 @@ def test_the_trail_sees_what_is_done_behind_the_machine(books: Books) -> None:
     assert {"illegal move", "version went back"} <= set(books.findings())
 
 
+def test_a_budget_that_was_exceeded_by_more_than_a_call(books: Books) -> None:
+    books.sql("UPDATE rejoinder.chats SET budget_tokens = 100, used_input = 150")
+    books.sql("UPDATE rejoinder.messages SET input_tokens = 49 WHERE role = 'assistant'")
+    assert set(books.findings()) == {"overspent"}
+    books.sql("UPDATE rejoinder.messages SET output_tokens = 1 WHERE role = 'assistant'")
+    assert books.findings() == []
+
+
 def test_a_lease_that_changed_hands(books: Books) -> None:
     chat_id = books.create(plan("c3-t1"))
     books.world.claim(chat_id)

@@ -131,7 +131,7 @@ class Reader:
 
 def test_everything_but_what_is_deleted_or_for_the_model_can_be_read() -> None:
     def message(number: int, visibility: str = "both", *, deleted: bool = False) -> Message:
-        return Message(number, "chat", None, "user", visibility, False, deleted, 1, [], None)  # noqa: FBT003
+        return Message(number, "chat", None, "user", visibility, False, deleted, 1, [], None, None)  # noqa: FBT003
 
     history = [message(n) for n in (1, 2, 5, 6, 7)]
     picture = Picture(messages=[*history, message(3, "model"), message(4, deleted=True)])
