@@ -32,17 +32,26 @@ def _kind(message: Message) -> tuple[str, str]:
 
 
 def each_has_a_reason(evidence: Evidence) -> Iterator[Finding]:
-    """A summary was asked for, or the context had been nearly full since the one before."""
+    """A summary was asked for, or the context had been nearly full since the one before.
+
+    An edit takes summaries away with what it deletes: then the one before is another.
+    """
     asked = {turn.id for turn in evidence.picture.turns if turn.kind == "compaction"}
+    edits = {each.plan.id: each.edits for each in evidence.journal.asked if each.edits is not None}
     for chat_id, messages in evidence.picture.by_chat().items():
-        full = False
+        there: list[Message] = []
         for message in messages:
-            if not message.compressed:
-                full = full or _is_full(message)
-            elif _kind(message) == SUMMARY:
-                if not full and message.turn_id not in asked:
+            if message.plan and message.plan.id in edits:
+                there = [m for m in there if m.id < edits[message.plan.id]]
+            if message.compressed and _kind(message) == SUMMARY:
+                since = there[_behind_the_last_summary(there) :]
+                if message.turn_id not in asked and not any(map(_is_full, since)):
                     yield Finding("summary for nothing", f"message {message.id}", chat_id)
-                full = False
+            there.append(message)
+
+
+def _behind_the_last_summary(messages: Sequence[Message]) -> int:
+    return max((place + 1 for place, m in enumerate(messages) if m.compressed), default=0)
 
 
 def requests_are_done_once(evidence: Evidence) -> Iterator[Finding]:

@@ -138,5 +138,12 @@ def write_trail(picture: Picture, path: Path) -> None:
     _write_lines(path, [asdict(move) for move in picture.trail])
 
 
+def write_rows(picture: Picture, path: Path) -> None:
+    """What stands in the database, without the trail: turns, messages, calls."""
+    rows: dict[str, Sequence[Any]]
+    rows = {"turn": picture.turns, "message": picture.messages, "call": picture.calls}
+    _write_lines(path, [{kind: asdict(row)} for kind, each in rows.items() for row in each])
+
+
 def _write_lines(path: Path, entries: Sequence[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(e) + "\n" for e in entries), encoding="utf-8")

@@ -41,7 +41,7 @@ QUICK = {
 QUICK_LASTING = Lasting((1.0, 6.0), (0.0, 1.5), (4.0, 4.0), (3.0, 5.0))
 SWEEP_EVERY = 1.0
 LEDGER, MODEL_LOG = "ledger.jsonl", "model.jsonl"
-JOURNAL, TRAIL = "journal.jsonl", "trail.jsonl"
+JOURNAL, TRAIL, ROWS = "journal.jsonl", "trail.jsonl", "rows.jsonl"
 _NOT_AT_REST = text("SELECT count(*) FROM rejoinder.chats WHERE status NOT IN ('waiting', 'error')")
 _GIVEN_UP = text(
     "SELECT id::text FROM rejoinder.chats"
@@ -179,6 +179,7 @@ class Run:
         requests = self._requests()
         report.write_journal(self.journal, self.folder / JOURNAL)
         report.write_trail(taken, self.folder / TRAIL)
+        report.write_rows(taken, self.folder / ROWS)
         return Report(
             self.options.seed,
             self.options.pool,

@@ -301,6 +301,24 @@ def test_a_summary_for_nothing(summed_up: Books) -> None:
     assert summed_up.findings() == ["summary for nothing"]
 
 
+def test_an_edit_takes_a_summary_away_and_the_next_one_is_not_for_nothing(books: Books) -> None:
+    long, second, third = plan("c4-t1"), plan("c4-t2"), plan("c4-t3")
+    chat_id = books.create(long)
+    full = replace(said(long.answer), usage=Usage(input_tokens=PLENTY))
+    books.tell(books.world.do(machine.finish_turn, books.world.claim(chat_id), message=full))
+    (message_id,) = books.send(chat_id, second).message_ids
+    summarise(books, chat_id)
+    edited = books.world.do(machine.edit, chat_id, message_id, words(third.text))
+    books.tell(edited)
+    books.asked(third, edited, "edit", edits=message_id)
+    books.journal.asked[-1] = replace(books.journal.asked[-1], asked_at=0.0)
+    summarise(books, chat_id)
+    books.answer(chat_id, third)
+    assert books.findings() == []
+    books.journal.asked[-1] = replace(books.journal.asked[-1], edits=10**9)
+    assert "summary for nothing" in books.findings()
+
+
 def test_a_request_that_was_carried_out_twice(summed_up: Books) -> None:
     summed_up.sql(
         "INSERT INTO rejoinder.messages"
