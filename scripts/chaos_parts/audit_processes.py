@@ -4,10 +4,12 @@ A broken connection is no fault of a worker while its server is away; anything e
 complains about is. A log line belongs to the moment that it names.
 """
 
+import os
 import re
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from celery.result import AsyncResult
@@ -16,6 +18,7 @@ from rejoinder.client import Client
 from scripts.chaos_parts.crew import AT_THE_END, Life
 from scripts.chaos_parts.evidence import Finding
 from scripts.chaos_parts.journal import Journal, Outage
+from scripts.chaos_parts.ledger import SAY_STACKS
 from scripts.chaos_parts.picture import Picture
 from scripts.chaos_parts.schedule import Kind
 
@@ -158,7 +161,8 @@ def wait_for_exits(lives: Sequence[Life], seconds: float = EXIT_SECONDS) -> None
         while life.leaving and life.ended_at is None and time.monotonic() < end:
             time.sleep(0.05)
     stuck = [life for life in lives if life.leaving and life.ended_at is None]
-    for life in stuck:
-        life.member.process.send_signal(signal.SIGUSR1)  # Celery writes every stack to its log
+    for pid in (pid for life in stuck for pid in life.family):
+        with suppress(ProcessLookupError):
+            os.kill(pid, SAY_STACKS)  # it goes to its log
     if stuck:
         time.sleep(1.0)

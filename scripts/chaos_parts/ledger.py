@@ -4,8 +4,10 @@ REJOINDER_TOOLS names this module, CHAOS_LEDGER the file. A line is one `write` 
 appending, so that processes do not mix theirs, and a killed one leaves no half of it.
 """
 
+import faulthandler
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,10 @@ from rejoinder.tools import ToolContext, celery_tool, tool
 from rejoinder.tools.define import Approve
 
 VARIABLE = "CHAOS_LEDGER"
+SAY_STACKS = signal.SIGUSR2
+"""Makes a process that loads these tools say what it is doing; children of prefork, too."""
+if VARIABLE in os.environ:
+    faulthandler.register(SAY_STACKS)
 ASKED_SECONDS, AGREED_SECONDS = 6.0, 3.0
 """How long somebody may take to allow a call."""
 OFFICE_SECONDS, BRIEF_SECONDS = 20.0, 3.0
