@@ -1,13 +1,14 @@
 """`rejoinder`: chats from the command line. It talks to workers through the client, like any app.
 
 The servers come from the environment (REJOINDER_REDIS_URL); `make up` writes a file to be sourced.
-`commands.py` has the commands, `talk.py` the terminal chat, `telling.py` turns events into words.
+`commands.py` and `messages.py` have the commands, `talk.py` the terminal chat, `telling.py` turns
+events into words.
 """
 
 import click
 
 from rejoinder import __version__
-from rejoinder.cli import commands
+from rejoinder.cli import commands, messages
 from rejoinder.cli.talk import chat
 
 
@@ -24,5 +25,12 @@ for _command in (
     commands.show,
     commands.ls,
     commands.interrupt,
+    messages.queue,
+    messages.edit,
+    messages.retry,
+    messages.messages,
+    messages.label,
+    messages.archive,
+    messages.unarchive,
 ):
     main.add_command(_command)

@@ -14,8 +14,10 @@ import click
 from rejoinder.cli.commands import me
 from rejoinder.cli.connection import connect, one_sentence
 from rejoinder.cli.screen import PlainScreen, Screen, Style
+from rejoinder.cli.slash import Done, obey
 from rejoinder.cli.telling import Teller
 from rejoinder.client import Client, StreamEvent, Turn
+from rejoinder.core.errors import Rejected
 
 WITHOUT_A_KEY = "scripted:weather-demo"
 WITH_A_KEY = "anthropic:claude-sonnet-4-6"
@@ -49,11 +51,17 @@ class Conversation:
 
     def say(self, text: str) -> Turn:
         """Send a message; the first one makes the chat."""
+        if text.startswith("//"):
+            text = text[1:]
         if self.chat_id is not None:
             return self.client.send_message(self.chat_id, text)
         turn = self.client.create_chat(text, owner=self.owner, model=self.model, system=self.system)
         self.chat_id = turn.chat_id
         return turn
+
+    def obey(self, typed: str) -> Done | None:
+        """Carry out a line that begins with a slash; None if it is something to say."""
+        return obey(self.client, self.chat_id, typed)
 
     def stop(self) -> None:
         """Stop the turn, if there is one."""
@@ -68,7 +76,7 @@ class Conversation:
             chat = self.client.get_chat(self.chat_id)
             lines = [f"Chat {self.chat_id} with {chat['model']}."]
         if terminal:
-            lines.append("Ctrl-C stops an answer, and again (or Ctrl-D) leaves.")
+            lines.append("Ctrl-C stops an answer, and again (or Ctrl-D) leaves. /help says more.")
         return lines
 
     def goodbye(self, *, busy: bool) -> str:
@@ -120,13 +128,26 @@ def converse_plainly(conversation: Conversation) -> None:
         if conversation.chat_id is not None:
             _listen(conversation, teller, screen)
         while line := sys.stdin.readline():
-            if line.strip():
-                turn = conversation.say(line.strip())
+            if line.strip() and (turn := _heed(conversation, line.strip(), screen)):
                 teller.status = turn.status
                 _listen(conversation, teller, screen)
     except KeyboardInterrupt:
         screen.fresh()
     screen.line(conversation.goodbye(busy=teller.busy), Style.DIM)
+
+
+def _heed(conversation: Conversation, line: str, screen: Screen) -> Turn | None:
+    """Say a line, or do what it commands; the turn that it began, if any."""
+    try:
+        done = conversation.obey(line)
+    except Rejected as refusal:
+        screen.line(f"✗ {refusal}", Style.BAD)
+        return None
+    if done is None:
+        return conversation.say(line)
+    for each in done.lines:
+        screen.line(each)
+    return done.turn
 
 
 def _listen(conversation: Conversation, teller: Teller, screen: Screen) -> None:
