@@ -1,7 +1,8 @@
 """make chaos: a fleet of real workers under chats and faults, and then the books are checked.
 
-Servers, a model on the loopback, tools that leave a trace, three workers, one for control, beat;
-people who chat through the client; a fault every two or three seconds, all drawn from the seed.
+Servers, a model on the loopback, tools that leave a trace, three workers, one for control, beat,
+one of another app; people who chat and who are asked, through the client; a fault every two or
+three seconds, all drawn from the seed.
 Exit code 0: the audit found nothing lost, stuck, doubled or out of order. See docs/chaos.md.
 """
 
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from rejoinder.embedded import ServersError
 from scripts.chaos_parts import report
+from scripts.chaos_parts.drawing import ALL, Mix
 from scripts.chaos_parts.run import Options, Run
 from scripts.chaos_parts.schedule import ENABLED, GAP, Kind
 from scripts.fleet import FleetError, Stop, heeding_signals
@@ -28,6 +30,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="short timings, for a short run")
     parser.add_argument("--only", type=kinds, default=ENABLED, help="kinds of faults, with commas")
     parser.add_argument("--gap", type=float, default=GAP, help="seconds between two faults")
+    parser.add_argument("--mix", type=mix, default=ALL, help="what chats are about, with commas")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--logs", type=Path, help="keep logs, ledger and journal in this folder")
     return parser.parse_args(given)
@@ -42,6 +45,16 @@ def kinds(names: str) -> frozenset[Kind]:
         raise argparse.ArgumentTypeError(f"no fault {error}; there are: {known}") from None
 
 
+def mix(names: str) -> frozenset[Mix]:
+    """What is asked for besides a worker's own tools; `none` is a mix, too."""
+    if names == "none":
+        return frozenset()
+    try:
+        return frozenset(Mix(name.strip()) for name in names.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}; there are: {', '.join(Mix)}, none") from None
+
+
 def main(given: list[str]) -> int:
     """Run, report, and leave nothing behind but the logs of a failure."""
     asked = arguments(given)
@@ -50,7 +63,14 @@ def main(given: list[str]) -> int:
     folder = asked.logs or Path(tempfile.mkdtemp(prefix="rejoinder-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     options = Options(
-        asked.seconds, asked.seed, asked.pool, asked.chats, asked.quick, asked.only, asked.gap
+        asked.seconds,
+        asked.seed,
+        asked.pool,
+        asked.chats,
+        asked.quick,
+        asked.only,
+        asked.gap,
+        asked.mix,
     )
     keep = asked.logs is not None
     with heeding_signals() as signals:

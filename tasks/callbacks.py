@@ -36,6 +36,12 @@ log = logging.getLogger(__name__)
 REVOKED = "The task was revoked before it ran."
 UNTOLD = "The task failed. Its app does not say why where we could read it."
 NOT_TOLD = "The task ran, but its result could not be told as JSON"
+UNSURE = (
+    " This was the transport, or the end of its process: the task itself may have done its work."
+    " Check before you repeat it."
+)
+_TRANSPORT = ("redis.", "kombu.", "amqp.", "billiard.")
+"""Celery counts a task as failed, too, whose end it could not tell, or whose process was killed."""
 
 _seen_up_to: datetime | None = None
 _lock = threading.Lock()
@@ -103,13 +109,13 @@ def _stored(external_id: str) -> tuple[str, Any]:
 def _answer(runtime: Runtime, call: Send, state: str, value: Any) -> None:
     try:
         limit = _limit(runtime, call.chat_id)
-        content, is_error = _told(state, value, limit)
+        content, is_error = told(state, value, limit)
         answer(runtime, call, content, is_error=is_error)
     except Rejected as refusal:
         log.info("Nobody waits for the answer of task %s: %s", call.external_id, refusal)
 
 
-def _told(state: str, value: Any, limit: int) -> tuple[Json, bool]:
+def told(state: str, value: Any, limit: int) -> tuple[Json, bool]:
     """The content of the result, and whether it is an error."""
     if state == states.SUCCESS:
         try:
@@ -121,8 +127,10 @@ def _told(state: str, value: Any, limit: int) -> tuple[Json, bool]:
     if not isinstance(value, BaseException):
         return UNTOLD, True
     kind = type(value).__name__
-    what = NOT_TOLD if kind == EncodeError.__name__ else f"The task failed with {kind}"
-    return cap(readable(f"{what}: {value}"), limit), True
+    if kind == EncodeError.__name__:
+        return cap(readable(f"{NOT_TOLD}: {value}"), limit), True
+    unsure = UNSURE if type(value).__module__.startswith(_TRANSPORT) else ""
+    return cap(readable(f"The task failed with {kind}: {value}"), limit) + unsure, True
 
 
 @patiently

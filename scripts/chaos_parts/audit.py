@@ -2,17 +2,16 @@
 
 Pure: a picture of the rows, the journal and the ledger go in, findings come out. Each rule is one
 function, named by what it demands; `audit_turns.py` has those about single messages and turns,
-`audit_processes.py` those about logs and exits. A rule never makes allowances for what it does not
-know the cause of.
+`audit_calls.py` those about tool calls, and so on. `audit_processes.py` judges what no row shows. A
+rule never makes allowances for what it does not know the cause of.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from rejoinder.core.state import AT_REST, TABLE, Transition
-from scripts.chaos_parts import audit_turns
+from scripts.chaos_parts import audit_agents, audit_calls, audit_compaction, audit_turns
 from scripts.chaos_parts.evidence import Evidence, Finding
-from scripts.chaos_parts.ledger import done
 from scripts.chaos_parts.picture import Message, Move
 
 # `reconcile` mends what must not happen: its moves are no excuse here.
@@ -67,42 +66,6 @@ def _calls_answered(chat_id: str, message: Message, following: Message | None) -
         yield Finding("results do not fit", words, chat_id)
 
 
-def calls_are_answered_once(evidence: Evidence) -> Iterator[Finding]:
-    """Each call has one row and one result, which is what its tool said."""
-    ended = {line["call_id"] for line in evidence.ledger if line["what"] == "end"}
-    answered = Counter(i for m in evidence.picture.messages for i in m.result_ids)
-    rows = Counter(call.call_id for call in evidence.picture.calls)
-    for call in evidence.picture.calls:
-        where = f"call {call.call_id} ({call.name})"
-        if rows[call.call_id] > 1:
-            yield Finding("call recorded twice", where, call.chat_id)
-        if call.result is None or not call.settled:
-            yield Finding("call left open", f"{where} is {call.state}", call.chat_id)
-            continue
-        if answered[call.call_id] > 1:
-            yield Finding("result doubled", where, call.chat_id)
-        good = call.state == "finished" and not call.result.get("is_error")
-        if good and call.result["content"] != done(call.arguments["nonce"]):
-            yield Finding("wrong result", f"{where}: {call.result['content']!r}", call.chat_id)
-        if good and call.name != "quick" and call.call_id not in ended:
-            yield Finding("result out of thin air", where, call.chat_id)
-
-
-def deeds_are_done_once(evidence: Evidence) -> Iterator[Finding]:
-    """What must not be done twice was begun at most once, and only by calls in history."""
-    known = {call.call_id for call in evidence.picture.calls}
-    begun = [line for line in evidence.ledger if line["what"] == "begin"]
-    for name in ("call_id", "nonce"):
-        counts = Counter(line[name] for line in begun if line["tool"] == "ledger_once")
-        for line in begun:
-            if line["tool"] == "ledger_once" and counts[line[name]] > 1:
-                words = f"{name} {line[name]} by process {line['pid']}"
-                yield Finding("tool run twice", words, line["chat_id"])
-    for line in begun:
-        if line["call_id"] not in known:
-            yield Finding("tool run unasked", f"call {line['call_id']}", line["chat_id"])
-
-
 def every_move_is_in_the_table(evidence: Evidence) -> Iterator[Finding]:
     """Each change of status is one of the state machine's, and versions only grow."""
     for chat_id, moves in evidence.picture.moves().items():
@@ -122,16 +85,44 @@ def every_move_is_in_the_table(evidence: Evidence) -> Iterator[Finding]:
             last, before = move.new_version, move
 
 
+def budgets_hold(evidence: Evidence) -> Iterator[Finding]:
+    """No tree used more than it may, but for one call of each chat: each is looked at before."""
+    dearest: dict[str, int] = defaultdict(int)
+    for message in evidence.picture.messages:
+        dearest[message.chat_id] = max(dearest[message.chat_id], message.tokens)
+    for root in evidence.picture.chats:
+        if root.budget is None:
+            continue
+        tree = [chat for chat in evidence.picture.chats if chat.root_id == root.id]
+        used = sum(chat.used for chat in tree)
+        if used > root.budget + sum(dearest[chat.id] for chat in tree):
+            yield Finding("overspent", f"{used} tokens of {root.budget}", root.id)
+
+
 RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     chats_are_at_rest,
     ended_turns_are_announced,
     histories_are_well_formed,
-    calls_are_answered_once,
-    deeds_are_done_once,
     every_move_is_in_the_table,
+    budgets_hold,
+    audit_calls.calls_are_answered_once,
+    audit_calls.results_say_what_was_said,
+    audit_calls.errors_are_known_and_due,
+    audit_calls.deeds_are_done_once,
+    audit_calls.nothing_is_done_without_leave,
+    audit_calls.each_call_is_decided_once,
+    audit_agents.children_are_those_that_were_asked_for,
+    audit_agents.nobody_else_speaks_below,
+    audit_agents.parents_get_reports,
+    audit_agents.those_below_stop_with_those_above,
+    audit_compaction.boundaries_are_whole,
+    audit_compaction.each_has_a_reason,
+    audit_compaction.requests_are_done_once,
+    audit_compaction.full_contexts_are_summarised,
     audit_turns.accepted_messages_stand_once_and_in_order,
     audit_turns.nobody_spoke_but_the_drivers,
     audit_turns.turns_ended_as_they_should,
+    audit_turns.joined_turns_end_together,
     audit_turns.answers_are_right_and_single,
 )
 

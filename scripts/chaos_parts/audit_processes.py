@@ -1,13 +1,15 @@
-"""Rules about the processes: what their logs must not say, how they must end, what Celery keeps.
+"""Rules about what no row shows: logs, exits, what Celery keeps, what readers see.
 
 A broken connection is no fault of a worker while its server is away; anything else that it
 complains about is. A log line belongs to the moment that it names.
 """
 
+import os
 import re
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from celery.result import AsyncResult
@@ -16,6 +18,7 @@ from rejoinder.client import Client
 from scripts.chaos_parts.crew import AT_THE_END, Life
 from scripts.chaos_parts.evidence import Finding
 from scripts.chaos_parts.journal import Journal, Outage
+from scripts.chaos_parts.ledger import SAY_STACKS
 from scripts.chaos_parts.picture import Picture
 from scripts.chaos_parts.schedule import Kind
 
@@ -24,7 +27,7 @@ SLACK_SECONDS = 15.0
 """How long after an outage a process may still stumble over it."""
 # The second signal may meet a process that has left already, and is only tidying up.
 CODES = {
-    **dict.fromkeys((Kind.WORKER_TERM, Kind.CONTROL_SHUTDOWN, AT_THE_END), (0,)),
+    **dict.fromkeys((Kind.WORKER_TERM, Kind.OTHER_TERM, Kind.CONTROL_SHUTDOWN, AT_THE_END), (0,)),
     Kind.WORKER_QUIT: (0, 1),
     Kind.WORKER_INT_TWICE: (0, 1, -signal.SIGINT),
 }
@@ -137,6 +140,20 @@ def results_are_kept(
     return findings, kept, gone
 
 
+def readers_see_history(picture: Picture, client: Client) -> Iterator[Finding]:
+    """Whoever reads a chat gets all that people may see, once and in order, summarised or not."""
+    for chat_id, messages in picture.by_chat().items():
+        there = [m.id for m in messages if not m.deleted and m.visibility != "model"]
+        seen: list[int] = []
+        after: int | None = 0
+        while after is not None:
+            page = client.get_messages(chat_id, after=after, limit=100)
+            seen += [message["id"] for message in page["messages"]]
+            after = page["next"]
+        if seen != there:
+            yield Finding("history cannot be read", f"{there} are there, {seen} are seen", chat_id)
+
+
 def wait_for_exits(lives: Sequence[Life], seconds: float = EXIT_SECONDS) -> None:
     """Give those who are leaving the time they may take; who is still there says what it does."""
     end = time.monotonic() + seconds
@@ -144,7 +161,8 @@ def wait_for_exits(lives: Sequence[Life], seconds: float = EXIT_SECONDS) -> None
         while life.leaving and life.ended_at is None and time.monotonic() < end:
             time.sleep(0.05)
     stuck = [life for life in lives if life.leaving and life.ended_at is None]
-    for life in stuck:
-        life.member.process.send_signal(signal.SIGUSR1)  # Celery writes every stack to its log
+    for pid in (pid for life in stuck for pid in life.family):
+        with suppress(ProcessLookupError):
+            os.kill(pid, SAY_STACKS)  # it goes to its log
     if stuck:
         time.sleep(1.0)

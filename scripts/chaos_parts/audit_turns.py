@@ -2,10 +2,12 @@
 
 What a driver knows for certain must stand in the rows. What it does not know (no answer came) may
 stand there or not, but at most once. A turn that did not finish needs somebody who asked for that.
+A message that steers joins the turn that is open, if it comes in time: then both are one turn, and
+the answer is to the last message that joined.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rejoinder.core.limits import MAX_CRASHES
 from scripts.chaos_parts.evidence import Evidence, Finding
@@ -19,10 +21,13 @@ CRASHING = {*DEATHS, Kind.DATABASE_RESTART}
 
 
 def accepted_messages_stand_once_and_in_order(evidence: Evidence) -> Iterator[Finding]:
-    """Every accepted message is in history exactly once, behind those accepted before it."""
+    """Every accepted message is in history exactly once, behind those accepted before it.
+
+    Only a message that joined a turn may overtake others, which wait for turns of their own.
+    """
     said = _by_plan(evidence)
     turns = {turn.id: turn for turn in evidence.picture.turns}
-    last: dict[str, int] = defaultdict(int)
+    last: dict[tuple[str, bool], int] = defaultdict(int)
     for asked in sorted(evidence.journal.asked, key=lambda each: each.answered_at):
         stands = said.get(asked.plan.id, [])
         where = f"{asked.plan.id} ({asked.mode}, {asked.outcome})"
@@ -42,20 +47,30 @@ def accepted_messages_stand_once_and_in_order(evidence: Evidence) -> Iterator[Fi
 
 
 def _in_place(
-    asked: Asked, turn: Turn, message: Message, last: dict[str, int], where: str
+    asked: Asked, turn: Turn, message: Message, last: dict[tuple[str, bool], int], where: str
 ) -> Iterator[Finding]:
+    joined = turn.joined_id is not None
     if message.id != turn.message_id or message.chat_id != asked.chat_id:
         yield Finding("message of another turn", where, asked.chat_id)
-    if message.id < last[message.chat_id]:
+    if joined and asked.mode != "steer":
+        yield Finding("joined unasked", where, asked.chat_id)
+    behind = last[message.chat_id, True]
+    if not joined:
+        behind = max(behind, last[message.chat_id, False])
+    if message.id < behind:
         yield Finding("message out of order", where, asked.chat_id)
-    last[message.chat_id] = max(last[message.chat_id], message.id)
+    last[message.chat_id, joined] = max(last[message.chat_id, joined], message.id)
 
 
 def nobody_spoke_but_the_drivers(evidence: Evidence) -> Iterator[Finding]:
-    """Every message of a user is one that was sent; one that is deleted was edited away."""
-    sent = {asked.plan.id for asked in evidence.journal.asked}
+    """Every message of a user is one that was sent; one that is deleted was edited away.
+
+    What a chat below another is told stands in the plan of the one above.
+    """
+    plans = [asked.plan for asked in evidence.journal.asked]
+    sent = {plan.id for each in plans for plan in (each, *each.children)}
     for message in evidence.picture.messages:
-        if message.role != "user":
+        if message.role != "user" or message.compressed:
             continue
         if message.plan is None or message.plan.id not in sent:
             yield Finding("message that nobody sent", f"message {message.id}", message.chat_id)
@@ -71,16 +86,35 @@ def turns_ended_as_they_should(evidence: Evidence) -> Iterator[Finding]:
     by_chat: dict[str, list[Turn]] = defaultdict(list)
     for turn in evidence.picture.turns:
         by_chat[turn.chat_id].append(turn)
+    parents = {chat.id: chat.parent_id for chat in evidence.picture.chats}
     for chat_id, turns in by_chat.items():
-        yield from _explained(evidence.journal, chat_id, turns)
+        above = _asked_above(evidence.journal, parents.get(chat_id), parents)
+        yield from _explained(evidence.journal, chat_id, turns, above)
 
 
-def _explained(journal: Journal, chat_id: str, turns: Sequence[Turn]) -> Iterator[Finding]:
+def _asked_above(
+    journal: Journal, chat_id: str | None, parents: Mapping[str, str | None]
+) -> list[float]:
+    """When somebody asked for the end of a chat above: those below end with it."""
+    found: list[float] = []
+    while chat_id is not None:
+        found += [stop.at for stop in journal.stops if stop.chat_id == chat_id]
+        found += [edit.asked_at for edit in _edits(journal, chat_id)]
+        chat_id = parents.get(chat_id)
+    return found
+
+
+def _explained(
+    journal: Journal, chat_id: str, turns: Sequence[Turn], above: Sequence[float]
+) -> Iterator[Finding]:
     stops = [stop for stop in journal.stops if stop.chat_id == chat_id]
     edits = _edits(journal, chat_id)
     hits = sum(chat_id in fault.hit for fault in journal.faults if fault.kind in CRASHING)
+    joined = _joined(turns)
     for turn in sorted(turns, key=lambda each: each.ended_at or 0.0):
         ended = turn.ended_at
+        if turn.joined_id is not None:
+            continue  # it ends as the one that it joined
         if ended is None:
             yield Finding("turn without an end", f"turn {turn.id} is {turn.state}", chat_id)
         elif turn.state == "failed":
@@ -88,43 +122,92 @@ def _explained(journal: Journal, chat_id: str, turns: Sequence[Turn]) -> Iterato
             if kind != "worker_lost" or hits < MAX_CRASHES:
                 yield Finding("turn failed", f"turn {turn.id}: {turn.error}", chat_id)
         elif turn.state == "interrupted":
-            stop = _stop_of(turn, ended, stops)
-            if stop is None:
-                yield Finding("turn interrupted by nobody", f"turn {turn.id}", chat_id)
-            else:
+            names = {turn.id, *(each.id for each in joined[turn.id])}
+            stop = _stop_of(names, ended, stops)
+            if stop is not None:
                 stops.remove(stop)
+            elif not any(at <= ended for at in above):
+                yield Finding("turn interrupted by nobody", f"turn {turn.id}", chat_id)
         elif turn.state == "cancelled" and not any(e.asked_at <= ended for e in edits):
             yield Finding("turn cancelled by nobody", f"turn {turn.id}", chat_id)
 
 
-def _stop_of(turn: Turn, ended: float, stops: Sequence[Stop]) -> Stop | None:
-    """The stop that ended this turn: one that named it, else one that named none. Each ends one."""
-    named = [stop for stop in stops if stop.turn_id == turn.id and stop.at <= ended]
+def _stop_of(names: Collection[str], ended: float, stops: Sequence[Stop]) -> Stop | None:
+    """The stop that ended a turn: one that named it, else one that named none. Each ends one."""
+    named = [stop for stop in stops if stop.turn_id in names and stop.at <= ended]
     others = [stop for stop in stops if stop.turn_id is None and stop.at <= ended]
     return next(iter([*named, *others]), None)
 
 
+def joined_turns_end_together(evidence: Evidence) -> Iterator[Finding]:
+    """A message that joined a turn shares its end and its answer; it was there before that."""
+    turns = {turn.id: turn for turn in evidence.picture.turns}
+    for turn in evidence.picture.turns:
+        if turn.joined_id is None:
+            continue
+        where = f"turn {turn.id} joined {turn.joined_id}"
+        other = turns.get(turn.joined_id)
+        if other is None or other.chat_id != turn.chat_id or other.joined_id is not None:
+            yield Finding("joined nothing", where, turn.chat_id)
+        elif _end(turn) != _end(other):
+            yield Finding("joined turns part", f"{where}: {_end(other)}", turn.chat_id)
+        elif turn.answer_id is not None and (turn.message_id or 0) > turn.answer_id:
+            late = turn.state == "finished"  # what a stopped turn had said may be older
+            yield from [Finding("joined after the answer", where, turn.chat_id)] * late
+
+
+def _end(turn: Turn) -> tuple[object, ...]:
+    return turn.state, turn.ended_at, turn.answer_id, turn.error
+
+
 def answers_are_right_and_single(evidence: Evidence) -> Iterator[Finding]:
-    """A finished turn has its one right answer; no turn has two."""
+    """A finished turn has one answer: that to the last message before it, which is the turn's."""
     picture = evidence.picture
-    messages = {(m.chat_id, m.id): m for m in picture.messages}
     answers: dict[str, list[Message]] = defaultdict(list)
     for message in picture.messages:
         if message.role == "assistant" and message.turn_id and not message.call_ids:
             answers[message.turn_id].append(message)
+    joined = _joined(picture.turns)
+    by_chat = picture.by_chat()
     for turn in picture.turns:
-        asked = messages.get((turn.chat_id, turn.message_id or 0))
-        plan = asked.plan if asked else None
-        if plan is None:
+        if turn.joined_id is not None or turn.kind == "compaction":
             continue
-        right = [m for m in answers[turn.id] if m.words == plan.answer]
-        if len(right) > 1 or (turn.state == "finished" and len(answers[turn.id]) > 1):
-            words = f"{plan.id}: messages {[m.id for m in answers[turn.id]]}"
+        given = [m for m in answers[turn.id] if not m.compressed]
+        if turn.state == "finished":
+            owners = [turn, *joined[turn.id]]
+            yield from _answered(turn, owners, given, by_chat[turn.chat_id])
+        elif any(count > 1 for count in Counter(_whole(given)).values()):
+            words = f"turn {turn.id}: messages {[m.id for m in given]}"
             yield Finding("answered twice", words, turn.chat_id)
-        if turn.state == "finished" and [m.id for m in right] != [turn.answer_id]:
-            given = messages.get((turn.chat_id, turn.answer_id or 0))
-            words = f"{plan.id}: {given.words if given else None!r}"
-            yield Finding("wrong answer", words, turn.chat_id)
+
+
+def _answered(
+    turn: Turn, owners: Sequence[Turn], given: Sequence[Message], history: Sequence[Message]
+) -> Iterator[Finding]:
+    if len(given) > 1:
+        words = f"turn {turn.id}: messages {[m.id for m in given]}"
+        yield Finding("answered twice", words, turn.chat_id)
+    asked = [m for m in history if m.plan is not None and m.id < (turn.answer_id or 0)]
+    plan = asked[-1].plan if asked else None
+    if turn.kind == "message" and asked and asked[-1].turn_id not in {each.id for each in owners}:
+        yield Finding("answer to another", f"turn {turn.id}: {plan and plan.id}", turn.chat_id)
+    said = next((m.words for m in given if m.id == turn.answer_id), None)
+    if plan is None or said != plan.answer:
+        yield Finding("wrong answer", f"{plan and plan.id}: {said!r}", turn.chat_id)
+
+
+def _whole(given: Sequence[Message]) -> list[str]:
+    """Answers that were spoken to their end."""
+    return [m.words for m in given if m.words.startswith("answer to ") and m.words.endswith("end.")]
+
+
+def _joined(turns: Sequence[Turn]) -> dict[str, list[Turn]]:
+    """Who joined which turn."""
+    found: dict[str, list[Turn]] = defaultdict(list)
+    for turn in turns:
+        if turn.joined_id is not None:
+            found[turn.joined_id].append(turn)
+    return found
 
 
 def _by_plan(evidence: Evidence) -> dict[str, list[Message]]:

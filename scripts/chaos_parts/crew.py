@@ -1,7 +1,7 @@
-"""The fleet under test: three step workers, one for control, beat; whoever falls is replaced.
+"""The fleet under test: three step workers, one for control, beat, and another app's worker.
 
-It knows who is well (a possible victim), who is leaving and since when, and how each one went. It
-does no harm by itself: that is `faults.py`.
+Whoever falls is replaced. It knows who is well (a possible victim), who is leaving and since when,
+and how each one went. It does no harm by itself: that is `faults.py`.
 """
 
 import os
@@ -21,6 +21,9 @@ STEP_WORKERS = 3
 # On the command line Celery takes `prefork` for "as configured", and that is threads here.
 POOLS = {"threads": "threads", "prefork": "processes"}
 CONCURRENCY = {"threads": 20, "prefork": 6}
+OTHER_APP, OTHER_CONCURRENCY = "scripts.chaos_parts.other_app", 4
+CREW = {"step": STEP_WORKERS, "control": 1, "beat": 1, "other": 1}
+"""How many there are of each kind."""
 LOOK_SECONDS = 0.05
 AT_THE_END = "SIGTERM at the end"
 OWN_GROUP = ("--without-mingle", "--without-gossip")
@@ -33,7 +36,7 @@ class Life:
 
     member: Member
     role: str
-    """step, control or beat."""
+    """step, control, beat, or other: the worker of another app."""
     leaving: str | None = None
     """What it was told to leave with, if it was."""
     told_at: float | None = None
@@ -70,7 +73,7 @@ class Crew:
         self.pool = pool
         self.lives: list[Life] = []
         self._schedules = schedules
-        self._numbers = {"step": 0, "control": 0, "beat": 0}
+        self._numbers = dict.fromkeys(CREW, 0)
         # The kernel ends a tethered process with the thread that started it: that one must stay.
         self._starting = ThreadPoolExecutor(1, "starting")
 
@@ -88,6 +91,10 @@ class Crew:
         elif role == "control":
             queues = ["rejoinder.control"]
             member = self.fleet.worker(name, concurrency=4, queues=queues, options=OWN_GROUP)
+        elif role == "other":
+            arguments = ["worker", "--loglevel=INFO", f"--hostname={name}@%h", "--pool=prefork"]
+            arguments += [f"--concurrency={OTHER_CONCURRENCY}", *OWN_GROUP]
+            member = self.fleet.start(name, arguments, ready_when=" ready.", app=OTHER_APP)
         else:
             member = self.fleet.worker(
                 name,
@@ -117,7 +124,7 @@ class Crew:
             if life.paused and life.member.alive:
                 os.killpg(life.member.pid, signal.SIGCONT)
                 life.paused = False
-        for role, count in (("step", STEP_WORKERS), ("control", 1), ("beat", 1)):
+        for role, count in CREW.items():
             for _ in range(count - len(self.present(role))):
                 self.start(role)
 
@@ -135,7 +142,7 @@ class Crew:
 
     def dismiss(self) -> None:
         """Tell every worker that is left to leave, as a last test."""
-        for role in ("step", "control"):
+        for role in ("step", "control", "other"):
             for life in self.present(role):
                 life.tell(AT_THE_END)
                 life.member.signal(signal.SIGTERM)

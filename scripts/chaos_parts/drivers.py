@@ -14,17 +14,23 @@ from typing import Any
 
 from rejoinder.client import Client, Turn
 from rejoinder.core.errors import Rejected
-from scripts.chaos_parts.journal import Asked, Journal, Outcome, Stop
-from scripts.chaos_parts.plan import Plan, draw
+from scripts.chaos_parts.drawing import ALL, Mix, draw
+from scripts.chaos_parts.journal import Asked, Compacted, Journal, Outcome, Stop
+from scripts.chaos_parts.ledger import CLIENT_TOOLS
+from scripts.chaos_parts.office import OWNER
+from scripts.chaos_parts.plan import Plan
 
 MODEL = "anthropic:claude-sonnet-4-5"
 CHATS_PER_DRIVER = 5
 CALL_SECONDS = 6.0
 """How long one call waits for its answer before it is repeated."""
 MOST_QUEUED = 3
-MODES = ("queue", "queue", "queue", "interrupt", "reject")
-EDIT, INTERRUPT = 0.06, 0.06
+MODES = ("queue", "queue", "queue", "steer", "steer", "interrupt", "reject")
+OPTIONS = {"client_tools": CLIENT_TOOLS, "agents": True}
+EDIT, INTERRUPT, COMPACT = 0.06, 0.06, 0.06
 """The shares of actions that are not messages."""
+BUDGETED, TOKENS = 0.2, 4_000
+"""The share of chats with a budget, and what they begin with."""
 
 
 @dataclass
@@ -33,6 +39,7 @@ class Conversation:
 
     number: int
     dice: random.Random
+    mix: frozenset[Mix] = ALL
     chat_id: str | None = None
     turn_id: str | None = None
     count: int = 0
@@ -41,7 +48,7 @@ class Conversation:
     def plan(self) -> Plan:
         """The next thing to ask for."""
         self.count += 1
-        return draw(f"c{self.number}-t{self.count}", self.dice)
+        return draw(f"c{self.number}-t{self.count}", self.dice, self.mix)
 
 
 @dataclass
@@ -57,13 +64,18 @@ class Driver:
     """A thread with a client and some chats."""
 
     def __init__(
-        self, make_client: Callable[[], Client], journal: Journal, seed: int, numbers: range
+        self,
+        make_client: Callable[[], Client],
+        journal: Journal,
+        seed: int,
+        numbers: range,
+        mix: frozenset[Mix],
     ) -> None:
         """Take care of the chats with these numbers."""
         self._make_client = make_client
         self._journal = journal
         self._chats = [
-            Conversation(n, random.Random(f"chat {seed} {n}"))  # noqa: S311  # a game
+            Conversation(n, random.Random(f"chat {seed} {n}"), mix)  # noqa: S311  # a game
             for n in numbers
         ]
         self._closing = threading.Event()
@@ -98,16 +110,22 @@ class Driver:
             self._edit(client, chat)
         elif drawn < EDIT + INTERRUPT:
             self._interrupt(client, chat)
+        elif drawn < EDIT + INTERRUPT + COMPACT and Mix.COMPACTION in chat.mix:
+            self._compact(client, chat)
         else:
             self._send(client, chat)
 
     def _create(self, client: Client, chat: Conversation) -> None:
         plan = chat.plan()
+        limited = chat.dice.random() < BUDGETED and Mix.BUDGETS in chat.mix
+        budget = {"tokens": TOKENS} if limited else None
         self._until_answered(
             chat,
             plan,
             "create",
-            lambda: client.create_chat(plan.text, owner="chaos", model=MODEL, key=plan.id),
+            lambda: client.create_chat(
+                plan.text, owner=OWNER, model=MODEL, options=OPTIONS, budget=budget, key=plan.id
+            ),
         )
 
     def _send(self, client: Client, chat: Conversation) -> None:
@@ -116,6 +134,8 @@ class Driver:
         if seen is None or seen["queue_length"] >= MOST_QUEUED:
             return
         mode = chat.dice.choice(MODES)
+        if mode == "steer" and Mix.STEERING not in chat.mix:
+            mode = "queue"
         plan = chat.plan()
         self._until_answered(
             chat,
@@ -172,6 +192,18 @@ class Driver:
         answer = self._once(lambda: client.interrupt(chat_id, turn_id=turn_id))
         self._journal.stop(Stop(chat_id, turn_id, at, "driver", answered=answer is not None))
 
+    def _compact(self, client: Client, chat: Conversation) -> None:
+        """Have the chat summarised, if it is at rest. Without a key: tried once."""
+        chat_id, at = str(chat.chat_id), time.time()
+        outcome, turn = Outcome.UNKNOWN, None
+        try:
+            turn = self._call(lambda: client.compact(chat_id))
+            outcome = Outcome.ACCEPTED if turn else Outcome.UNKNOWN
+        except Rejected:
+            outcome = Outcome.REFUSED
+        turn_id = turn.turn_id if turn else None
+        self._journal.compaction(Compacted(chat_id, turn_id, at, outcome))
+
     def _note(  # noqa: PLR0913, PLR0917  # all that is known
         self,
         chat: Conversation,
@@ -218,11 +250,15 @@ class Driver:
 
 
 def drivers(
-    make_client: Callable[[], Client], journal: Journal, seed: int, chats: int
+    make_client: Callable[[], Client],
+    journal: Journal,
+    seed: int,
+    chats: int,
+    mix: frozenset[Mix] = ALL,
 ) -> list[Driver]:
     """As many as these chats need."""
     starts = range(0, chats, CHATS_PER_DRIVER)
     return [
-        Driver(make_client, journal, seed, range(at, min(at + CHATS_PER_DRIVER, chats)))
+        Driver(make_client, journal, seed, range(at, min(at + CHATS_PER_DRIVER, chats)), mix)
         for at in starts
     ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from scripts.chaos_parts.journal import Journal
@@ -15,6 +16,11 @@ class Evidence:
     picture: Picture
     journal: Journal
     ledger: Sequence[Mapping[str, Any]]
+
+    @cached_property
+    def tasks(self) -> dict[str, str]:
+        """The calls of other apps' tasks, by the task's id."""
+        return {c.external_id: c.call_id for c in self.picture.calls if c.external_id}
 
 
 @dataclass(frozen=True)

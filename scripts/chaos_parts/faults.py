@@ -19,7 +19,7 @@ from sqlalchemy import Engine, text
 
 from rejoinder.client import Client
 from rejoinder.embedded import Servers
-from scripts.chaos_parts.crew import STEP_WORKERS, Crew, Life
+from scripts.chaos_parts.crew import CREW, Crew, Life
 from scripts.chaos_parts.journal import Journal, Stop
 from scripts.chaos_parts.schedule import Kind, Planned
 
@@ -75,7 +75,9 @@ class Faults:
             Kind.WORKER_INT_TWICE: self._interrupt_twice,
             Kind.CONTROL_SHUTDOWN: self._control_shutdown,
             Kind.WORKER_KILL: self._kill,
-            Kind.CONTROL_KILL: self._kill_control,
+            Kind.CONTROL_KILL: lambda p: self._kill(p, "control"),
+            Kind.OTHER_TERM: lambda p: self._leave(p, signal.SIGTERM, "other"),
+            Kind.OTHER_KILL: lambda p: self._kill(p, "other"),
             Kind.CHILD_KILL: self._kill_child,
             Kind.PARENT_KILL: self._kill_parent,
             Kind.WORKER_STOP: self._pause,
@@ -118,15 +120,15 @@ class Faults:
 
     # -- workers ------------------------------------------------------------------------------
 
-    def _leave(self, planned: Planned, number: signal.Signals) -> bool:
-        life = self._victim(planned)
+    def _leave(self, planned: Planned, number: signal.Signals, role: str = "step") -> bool:
+        life = self._victim(planned, role)
         if life is None:
             return False
         hit = self._chats_of(life.family)
         self.journal.fault(planned.kind, life.member.name, hit, life.family)
         life.tell(planned.kind)
         life.member.signal(number)
-        self._replace()
+        self._replace(role)
         return True
 
     def _interrupt_twice(self, planned: Planned) -> bool:
@@ -155,21 +157,13 @@ class Faults:
         self._replace()
         return True
 
-    def _kill(self, planned: Planned) -> bool:
+    def _kill(self, planned: Planned, role: str = "step") -> bool:
         """A machine that dies: the worker and all of its children, at once."""
-        life = self._victim(planned)
+        life = self._victim(planned, role)
         if life is None:
             return False
         self._end(planned, life)
-        self._replace()
-        return True
-
-    def _kill_control(self, planned: Planned) -> bool:
-        lives = self.crew.well("control")
-        if not lives:
-            return False
-        self._end(planned, lives[0])
-        self.crew.start("control")
+        self._replace(role)
         return True
 
     def _end(self, planned: Planned, life: Life) -> None:
@@ -330,14 +324,14 @@ class Faults:
 
     # -- whom ---------------------------------------------------------------------------------
 
-    def _victim(self, planned: Planned) -> Life | None:
-        """A worker that is well; not the last one."""
-        lives = self.crew.well()
-        return _choose(lives, planned) if len(lives) > 1 else None
+    def _victim(self, planned: Planned, role: str = "step") -> Life | None:
+        """A worker that is well; of those for steps, not the last one."""
+        lives = self.crew.well(role)
+        return _choose(lives, planned) if len(lives) > (role == "step") else None
 
-    def _replace(self) -> None:
-        if len(self.crew.present("step")) < STEP_WORKERS and not self._enough.is_set():
-            self.crew.start("step")
+    def _replace(self, role: str = "step") -> None:
+        if len(self.crew.present(role)) < CREW[role] and not self._enough.is_set():
+            self.crew.start(role)
 
     def _stop(self, planned: Planned, row: dict[str, Any]) -> None:
         self.journal.fault(planned.kind, row["chat_id"], (row["chat_id"],))

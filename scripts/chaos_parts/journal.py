@@ -27,7 +27,7 @@ class Asked:
 
     plan: Plan
     mode: str
-    """create, queue, interrupt, reject or edit."""
+    """create, queue, steer, interrupt, reject or edit."""
     outcome: Outcome
     asked_at: float
     answered_at: float
@@ -47,6 +47,31 @@ class Stop:
     by: str
     answered: bool = True
     """Whether the fleet said that it was done."""
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """Somebody asked for a summary."""
+
+    chat_id: str
+    turn_id: str | None
+    at: float
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What somebody outside said about a call: allowed, denied, or answered."""
+
+    chat_id: str
+    call_id: str
+    what: str
+    """approve, deny or answer."""
+    words: str
+    """The answer, or the reason."""
+    outcome: Outcome
+    asked_at: float
+    answered_at: float
 
 
 @dataclass
@@ -78,6 +103,8 @@ class Journal:
 
     asked: list[Asked] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    compactions: list[Compacted] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
     wiped_at: list[float] = field(default_factory=list)
@@ -95,6 +122,16 @@ class Journal:
         """Note that an end was asked for."""
         with self._lock:
             self.stops.append(stop)
+
+    def decision(self, decision: Decision) -> None:
+        """Note what was said about a call."""
+        with self._lock:
+            self.decisions.append(decision)
+
+    def compaction(self, compacted: Compacted) -> None:
+        """Note that a summary was asked for."""
+        with self._lock:
+            self.compactions.append(compacted)
 
     def fault(
         self, kind: str, victim: str, hit: Iterable[str] = (), pids: Iterable[int] = ()

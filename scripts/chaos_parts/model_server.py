@@ -1,30 +1,36 @@
 """A model on the loopback: the Messages API's stream, over real HTTP, from a process of its own.
 
 `python -m scripts.chaos_parts.model_server LOG SEED` prints its address and serves until it is
-ended. It keeps no state: what it answers follows from the conversation in the request (`plan.due`).
+ended. It keeps no state: what it answers follows from the conversation in the request (`due`).
 Now and then it fails as the real one does: overloaded, broken, or cut off in the middle. LOG gets a
 line per request with what became of it, for counting what was paid for.
 """
 
 import asyncio
 import json
+import math
 import random
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.chaos_parts.plan import Plan, due
+from scripts.chaos_parts.conversation import Due, asks_for_summary, due
+from scripts.chaos_parts.plan import WAIT, Call
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.06
 FAULTS = {"overloaded": 0.02, "broken": 0.01, "cut": 0.02}
 STATUS = {"overloaded": 529, "broken": 500}
-PIECE = 24
-"""Characters of one delta of a tool's arguments."""
+PIECE, MOST_PIECES = 24, 20
+"""Characters of one delta of a tool's arguments, at least; and how many there are at most."""
+LITTLE, PLENTY = 500, 150_000
+"""Tokens that were read; the second is more than a chat may have before it is summarised."""
+SUMMARY = -1
+"""Stands for the step, where a request asks for a summary."""
 
 
 @dataclass
@@ -42,9 +48,9 @@ class Model:
                 return name
         return None
 
-    def note(self, plan: Plan, step: int, began: float, became: str) -> None:
+    def note(self, plan_id: str, step: int, began: float, became: str) -> None:
         """Write a line about a request."""
-        line = {"at": began, "took": time.time() - began, "id": plan.id, "step": step}
+        line = {"at": began, "took": time.time() - began, "id": plan_id, "step": step}
         with self.log.open("a", encoding="utf-8") as log:
             log.write(json.dumps({**line, "became": became}) + "\n")
 
@@ -67,28 +73,29 @@ class Model:
         if found is None:
             await _refuse(writer, 400, "invalid_request_error", "There is no plan in this.")
             return True
-        plan, step = found
+        sums_up = asks_for_summary(body["messages"])
+        step = SUMMARY if sums_up else found.step
         began, fault = time.time(), self.fault()
         if fault in STATUS:
-            self.note(plan, step, began, fault)
+            self.note(found.plan.id, step, began, fault)
             await _refuse(writer, STATUS[fault], "overloaded_error", "Try again.")
             return True
         became = "left"
+        events = list(_spoken(found.summary) if sums_up else _events(found))
         try:
-            became = await self._stream(plan, step, writer, cut=fault == "cut")
+            became = await self._stream(events, writer, cut=fault == "cut")
         finally:
-            self.note(plan, step, began, became)
+            self.note(found.plan.id, step, began, became)
         return became == "complete"
 
     async def _stream(
-        self, plan: Plan, step: int, writer: asyncio.StreamWriter, *, cut: bool
+        self, events: list[dict[str, Any]], writer: asyncio.StreamWriter, *, cut: bool
     ) -> str:
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
             b"transfer-encoding: chunked\r\nrequest-id: req_%b\r\n\r\n"
             % secrets.token_hex(6).encode()
         )
-        events = list(_events(plan, step))
         end = self.dice.randrange(1, len(events)) if cut else len(events)
         async for event in _paced(events[:end], self.dice):
             await _chunk(writer, f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
@@ -98,20 +105,45 @@ class Model:
         return "complete"
 
 
-def _events(plan: Plan, step: int) -> Iterator[dict[str, Any]]:
-    """What the API says: a message, its blocks, its end."""
-    usage = {"input_tokens": 20, "output_tokens": 1}
+def _events(due: Due) -> Iterator[dict[str, Any]]:
+    """What the API says to the next step of a plan.
+
+    Right after a summary the context cannot be full again: a real model would be broken.
+    """
+    plan, step = due.plan, due.step
+    read = PLENTY if plan.full == step and not due.fresh else LITTLE
+    calls = plan.steps[step] if step < len(plan.steps) else ()
+    if not calls:
+        yield from _spoken(plan.answer, read=read)
+        return
+    uses = []
+    for place, call in enumerate(calls):
+        name, arguments = _called(due, place, call)
+        block = {"type": "tool_use", "id": f"toolu_{secrets.token_hex(8)}", "name": name}
+        uses.append(({**block, "input": {}}, _json_deltas(json.dumps(arguments))))
+    yield from _spoken(f"Step {step} of {plan.id}.", uses, read=read)
+
+
+def _called(due: Due, place: int, call: Call) -> tuple[str, dict[str, Any]]:
+    """A tool's name, and what it is told. Nobody waits for nobody: that is `quick`."""
+    if call.tool == WAIT and not due.agents:
+        return "quick", {"nonce": due.plan.nonce(due.step, place)}
+    return call.tool, due.plan.arguments(due.step, place, due.agents)
+
+
+Block = tuple[dict[str, Any], Iterator[dict[str, Any]]]
+
+
+def _spoken(words: str, uses: Sequence[Block] = (), read: int = LITTLE) -> Iterator[dict[str, Any]]:
+    """A message, its blocks, its end."""
+    usage = {"input_tokens": read, "output_tokens": 1}
     message: dict[str, Any] = {"id": f"msg_{secrets.token_hex(8)}", "type": "message"}
     message |= {"role": "assistant", "model": "claude-sonnet-4-5", "content": [], "usage": usage}
     yield {"type": "message_start", "message": {**message, "stop_reason": None}}
-    calls = plan.steps[step] if step < len(plan.steps) else ()
-    words = f"Step {step} of {plan.id}." if calls else plan.answer
     yield from _block(0, {"type": "text", "text": ""}, _text_deltas(words))
-    for place, call in enumerate(calls):
-        arguments = json.dumps({"nonce": plan.nonce(step, place), "seconds": call.seconds})
-        block = {"type": "tool_use", "id": f"toolu_{secrets.token_hex(8)}", "name": call.tool}
-        yield from _block(place + 1, {**block, "input": {}}, _json_deltas(arguments))
-    stop = "tool_use" if calls else "end_turn"
+    for place, (content, deltas) in enumerate(uses):
+        yield from _block(place + 1, content, deltas)
+    stop = "tool_use" if uses else "end_turn"
     delta = {"stop_reason": stop, "stop_sequence": None}
     yield {"type": "message_delta", "delta": delta, "usage": {"output_tokens": 20}}
     yield {"type": "message_stop"}
@@ -134,8 +166,9 @@ def _text_deltas(words: str) -> Iterator[dict[str, Any]]:
 
 
 def _json_deltas(text: str) -> Iterator[dict[str, Any]]:
-    for start in range(0, len(text), PIECE):
-        yield {"type": "input_json_delta", "partial_json": text[start : start + PIECE]}
+    length = max(PIECE, math.ceil(len(text) / MOST_PIECES))
+    for start in range(0, len(text), length):
+        yield {"type": "input_json_delta", "partial_json": text[start : start + length]}
 
 
 async def _paced(

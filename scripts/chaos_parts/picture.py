@@ -12,21 +12,27 @@ from sqlalchemy import Engine, text
 from scripts.chaos_parts.plan import Plan, found_in
 
 _CHATS = """
-SELECT id::text, status, turn_id::text, lease_id::text, queue_length, last_error, run_after
+SELECT id::text, parent_id::text, root_id::text, status, turn_id::text, lease_id::text,
+       queue_length, last_error, run_after, budget_tokens AS budget,
+       used_input + used_output + used_cache_read + used_cache_write AS used
   FROM rejoinder.chats
 """
 _TURNS = """
-SELECT id::text, chat_id::text, state, message_id, answer_id, error, steps, announced,
+SELECT id::text, chat_id::text, kind, state, message_id, answer_id, joined_id::text, error, steps,
+       announced,
        extract(epoch FROM created_at)::float8 AS created_at,
        extract(epoch FROM ended_at)::float8 AS ended_at
   FROM rejoinder.turns ORDER BY created_at
 """
 _MESSAGES = """
-SELECT id, chat_id::text, turn_id::text, role, visibility, deleted, revision, parts
+SELECT id, chat_id::text, turn_id::text, role, visibility, compressed, deleted, revision, parts,
+       input_tokens, output_tokens
   FROM rejoinder.messages ORDER BY chat_id, id
 """
 _CALLS = """
-SELECT chat_id::text, message_id, call_id, name, arguments, state, result, settled
+SELECT chat_id::text, message_id, call_id, name, arguments, kind, state, result, settled, approval,
+       note, external_id, waits_for::text[], extract(epoch FROM created_at)::float8 AS created_at,
+       extract(epoch FROM ended_at)::float8 AS ended_at
   FROM rejoinder.tool_calls ORDER BY id
 """
 _TRAIL = """
@@ -41,12 +47,18 @@ class Chat:
     """A row of `chats`."""
 
     id: str
+    parent_id: str | None
+    root_id: str
     status: str
     turn_id: str | None
     lease_id: str | None
     queue_length: int
     last_error: dict[str, Any] | None
     run_after: Any
+    budget: int | None
+    """Tokens that its tree may use."""
+    used: int
+    """Tokens that it has used by itself."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +67,11 @@ class Turn:
 
     id: str
     chat_id: str
+    kind: str
     state: str
     message_id: int | None
     answer_id: int | None
+    joined_id: str | None
     error: dict[str, Any] | None
     steps: int
     announced: bool
@@ -74,9 +88,17 @@ class Message:
     turn_id: str | None
     role: str
     visibility: str
+    compressed: bool
     deleted: bool
     revision: int
     parts: list[dict[str, Any]]
+    input_tokens: int | None
+    output_tokens: int | None
+
+    @property
+    def tokens(self) -> int:
+        """What its model call took."""
+        return (self.input_tokens or 0) + (self.output_tokens or 0)
 
     @property
     def words(self) -> str:
@@ -95,8 +117,8 @@ class Message:
 
     @property
     def plan(self) -> Plan | None:
-        """What a user asks for in it."""
-        return found_in(self.words) if self.role == "user" else None
+        """What a user asks for in it; a summary repeats what was asked, and asks for nothing."""
+        return found_in(self.words) if self.role == "user" and not self.compressed else None
 
 
 @dataclass(frozen=True)
@@ -108,9 +130,26 @@ class CallRow:
     call_id: str
     name: str
     arguments: dict[str, Any]
+    kind: str
     state: str
     result: dict[str, Any] | None
     settled: bool
+    approval: str | None
+    note: str | None
+    external_id: str | None
+    waits_for: list[str] | None
+    created_at: float
+    ended_at: float | None
+
+    @property
+    def nonce(self) -> str:
+        """The name of the deed."""
+        return str(self.arguments.get("nonce"))
+
+    @property
+    def failed(self) -> bool:
+        """Whether its result says that it came to nothing."""
+        return bool(self.result and self.result.get("is_error"))
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,9 @@ def counts(evidence: Evidence, requests: Sequence[dict[str, Any]]) -> dict[str, 
         **{f"messages {name}": number for name, number in sorted(outcomes.items())},
         "turns": len(picture.turns),
         **{f"turns {name}": number for name, number in sorted(states.items())},
+        "turns joined by steering": sum(turn.joined_id is not None for turn in picture.turns),
+        "chats below others": sum(chat.parent_id is not None for chat in picture.chats),
+        "summaries": sum(m.compressed and m.role == "user" for m in picture.messages),
         "history entries": len(picture.messages),
         "steps": sum(
             move.new_status == "running" for move in picture.trail if move.old_status == "pending"
@@ -54,9 +57,23 @@ def counts(evidence: Evidence, requests: Sequence[dict[str, Any]]) -> dict[str, 
         **{f"model calls {name}": number for name, number in sorted(became.items())},
         "model calls paid twice": sum(number - 1 for number in complete.values()),
         "tool calls": len(picture.calls),
+        **_calls(picture),
+        **_decisions(journal),
         "tool runs": sum(line["what"] == "begin" for line in evidence.ledger),
         "tool calls with an unknown outcome": sum(c.state == "unknown" for c in picture.calls),
     }
+
+
+def _calls(picture: Picture) -> dict[str, int]:
+    kinds = Counter(call.kind for call in picture.calls if call.kind != "local")
+    late = sum("No answer came" in str(call.result) for call in picture.calls)
+    named = {f"tool calls for {kind}": number for kind, number in sorted(kinds.items())}
+    return {**named, "tool calls that nobody answered": late}
+
+
+def _decisions(journal: Journal) -> dict[str, int]:
+    said = Counter((d.what, str(d.outcome)) for d in journal.decisions)
+    return {f"office: {what} {outcome}": n for (what, outcome), n in sorted(said.items())}
 
 
 def faults(journal: Journal) -> dict[str, int]:
@@ -107,6 +124,8 @@ def write_journal(journal: Journal, path: Path) -> None:
     entries: list[dict[str, Any]] = [
         *({"at": a.asked_at, "asked": asdict(a)} for a in journal.asked),
         *({"at": s.at, "stop": asdict(s)} for s in journal.stops),
+        *({"at": d.asked_at, "decision": asdict(d)} for d in journal.decisions),
+        *({"at": c.at, "compact": asdict(c)} for c in journal.compactions),
         *({"at": f.at, "fault": asdict(f)} for f in journal.faults),
         *({"at": o.began, "outage": asdict(o)} for o in journal.outages),
     ]
@@ -117,6 +136,13 @@ def write_journal(journal: Journal, path: Path) -> None:
 def write_trail(picture: Picture, path: Path) -> None:
     """Every move of every chat, the same way."""
     _write_lines(path, [asdict(move) for move in picture.trail])
+
+
+def write_rows(picture: Picture, path: Path) -> None:
+    """What stands in the database, without the trail: turns, messages, calls."""
+    rows: dict[str, Sequence[Any]]
+    rows = {"turn": picture.turns, "message": picture.messages, "call": picture.calls}
+    _write_lines(path, [{kind: asdict(row)} for kind, each in rows.items() for row in each])
 
 
 def _write_lines(path: Path, entries: Sequence[dict[str, Any]]) -> None:

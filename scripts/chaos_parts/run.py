@@ -21,10 +21,12 @@ from rejoinder.client import Client
 from scripts.chaos_parts import audit_processes, ledger, picture, recovery, report, trail
 from scripts.chaos_parts.audit import audit
 from scripts.chaos_parts.crew import Crew
+from scripts.chaos_parts.drawing import ALL, Mix
 from scripts.chaos_parts.drivers import CALL_SECONDS, Driver, drivers
 from scripts.chaos_parts.evidence import Evidence, Finding
 from scripts.chaos_parts.faults import Faults, Lasting
 from scripts.chaos_parts.journal import Journal
+from scripts.chaos_parts.office import clerks
 from scripts.chaos_parts.report import Report
 from scripts.chaos_parts.schedule import ENABLED, GAP, Kind, draw
 from scripts.fleet import ROOT, TETHERED, Fleet, Signals, environment, repeatedly
@@ -39,7 +41,7 @@ QUICK = {
 QUICK_LASTING = Lasting((1.0, 6.0), (0.0, 1.5), (4.0, 4.0), (3.0, 5.0))
 SWEEP_EVERY = 1.0
 LEDGER, MODEL_LOG = "ledger.jsonl", "model.jsonl"
-JOURNAL, TRAIL = "journal.jsonl", "trail.jsonl"
+JOURNAL, TRAIL, ROWS = "journal.jsonl", "trail.jsonl", "rows.jsonl"
 _NOT_AT_REST = text("SELECT count(*) FROM rejoinder.chats WHERE status NOT IN ('waiting', 'error')")
 _GIVEN_UP = text(
     "SELECT id::text FROM rejoinder.chats"
@@ -59,6 +61,7 @@ class Options:
     quick: bool = False
     only: frozenset[Kind] = ENABLED
     gap: float = GAP
+    mix: frozenset[Mix] = ALL
 
 
 class Run:
@@ -91,27 +94,40 @@ class Run:
             crew.complete()
             crew.wait_until_ready()
             stack.enter_context(crew.watching())
-            client = stack.enter_context(Client(broker_url=servers.redis_url, timeout=CALL_SECONDS))
+            self._client_url = servers.redis_url
+            client = stack.enter_context(self._make_client())
+            stack.enter_context(self._office())
             if self.options.quick:
                 stack.enter_context(_sweeping(client))
             lasting = QUICK_LASTING if self.options.quick else Lasting()
             faults = Faults(crew, servers, engine, client, self.journal, lasting=lasting)
             stack.callback(faults.finish, 10.0)  # before the fleet ends, also when we are stopped
-            self._harm(faults, servers)
+            self._harm(faults)
             return self._judge(crew, engine, client)
 
-    def _harm(self, faults: Faults, servers: embedded.Servers) -> None:
+    def _make_client(self) -> Client:
+        return Client(broker_url=self._client_url, timeout=CALL_SECONDS)
+
+    @contextmanager
+    def _office(self) -> Iterator[None]:
+        """People who are asked; they stay until every chat is at rest."""
+        self.office = clerks(self._make_client, self.journal)
+        for clerk in self.office:
+            clerk.thread.start()
+        try:
+            yield
+        finally:
+            for clerk in self.office:
+                clerk.close()
+
+    def _harm(self, faults: Faults) -> None:
         """Let drivers and faults loose, until both have finished."""
-
-        def make_client() -> Client:
-            return Client(broker_url=servers.redis_url, timeout=CALL_SECONDS)
-
-        team = drivers(make_client, self.journal, self.options.seed, self.options.chats)
+        asked = self.options
+        team = drivers(self._make_client, self.journal, asked.seed, asked.chats, asked.mix)
         for driver in team:
             driver.thread.start()
         began = time.monotonic()
         _say(f"{self.options.chats} chats, and a fault every two or three seconds:")
-        asked = self.options
         for fault in draw(asked.seed, asked.seconds, asked.pool, asked.only, asked.gap):
             time.sleep(max(0.0, began + fault.at - time.monotonic()))
             _say(f"  {fault.at:5.1f} s  {fault.kind}")
@@ -147,6 +163,7 @@ class Run:
         if at_rest:
             _wait_for_none(engine, _UNTOLD, 45.0)
         taken = picture.take(engine)
+        unread = list(audit_processes.readers_see_history(taken, client)) if at_rest else []
         crew.dismiss()
         audit_processes.wait_for_exits(crew.lives)
         evidence = Evidence(taken, self.journal, ledger.read(self.folder / LEDGER))
@@ -154,6 +171,7 @@ class Run:
         lost, kept, gone = audit_processes.results_are_kept(taken, self.journal, client)
         findings: list[Finding] = [
             *audit(evidence),
+            *unread,
             *lost,
             *audit_processes.exits_are_clean(lives),
             *audit_processes.logs_are_clean(lives, self.journal),
@@ -161,12 +179,14 @@ class Run:
         requests = self._requests()
         report.write_journal(self.journal, self.folder / JOURNAL)
         report.write_trail(taken, self.folder / TRAIL)
+        report.write_rows(taken, self.folder / ROWS)
         return Report(
             self.options.seed,
             self.options.pool,
             self.options.seconds,
             report.counts(evidence, requests)
             | {
+                "office: budgets raised": sum(clerk.raised.total() for clerk in self.office),
                 "chats given up and retried": given_up,
                 "results kept": kept,
                 "results gone with Valkey": gone,
@@ -185,6 +205,7 @@ class Run:
             "REJOINDER_TOOLS": "scripts.chaos_parts.ledger",
             "ANTHROPIC_BASE_URL": model_url,
             "ANTHROPIC_API_KEY": "test",
+            "REJOINDER_TITLE_MODEL": "off",
             ledger.VARIABLE: str(self.folder / LEDGER),
             **(QUICK if self.options.quick else {}),
         }

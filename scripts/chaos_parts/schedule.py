@@ -26,6 +26,8 @@ class Kind(StrEnum):
     WORKER_STOP = "SIGSTOP of a worker"
     CONTROL_SHUTDOWN = "control shutdown"
     CONTROL_KILL = "SIGKILL of the control worker"
+    OTHER_TERM = "SIGTERM of another app's worker"
+    OTHER_KILL = "SIGKILL of another app's worker"
     REVOKE_STEP = "revoke of a running step"
     REVOKE_STEP_KILL = "revoke of a running step with SIGKILL"
     REVOKE_STAMP = "revoke by stamped header"
@@ -50,6 +52,8 @@ WEIGHTS: dict[Kind, int] = {
     Kind.WORKER_STOP: 3,
     Kind.CONTROL_SHUTDOWN: 2,
     Kind.CONTROL_KILL: 1,
+    Kind.OTHER_TERM: 2,
+    Kind.OTHER_KILL: 2,
     Kind.REVOKE_STEP: 3,
     Kind.REVOKE_STEP_KILL: 2,
     Kind.REVOKE_STAMP: 2,

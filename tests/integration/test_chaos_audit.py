@@ -1,103 +1,19 @@
 """The auditor of `make chaos` can fail: each thing that must not happen is done to good books."""
 
 import time
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
-from models import claims, machine
-from models.machine import NewChat
-from rejoinder.core.effects import Effects
-from rejoinder.core.messages import CallPlan, Delivery
-from rejoinder.core.parts import ToolCall, ToolResult
-from scripts.chaos_parts import picture, trail
-from scripts.chaos_parts.audit import audit
-from scripts.chaos_parts.evidence import Evidence
-from scripts.chaos_parts.journal import Asked, Journal, Outcome, Stop
-from scripts.chaos_parts.ledger import done
-from scripts.chaos_parts.plan import Call, Plan
+from models import machine
+from scripts.chaos_parts import trail
+from scripts.chaos_parts.journal import Asked, Outcome, Stop
+from scripts.chaos_parts.plan import Plan
 from scripts.chaos_parts.schedule import Kind
 from tests.chats import BOOM, World, said, words
-
-TOOLS = ("ledger_once", "ledger_again", "quick")
-
-
-@dataclass
-class Books:
-    """A database, a journal and a ledger that agree with each other."""
-
-    world: World
-    journal: Journal = field(default_factory=Journal)
-    ledger: list[dict[str, Any]] = field(default_factory=list)
-
-    def findings(self) -> list[str]:
-        seen = Evidence(picture.take(self.world.engine), self.journal, self.ledger)
-        return [finding.rule for finding in audit(seen)]
-
-    def sql(self, statement: str, **parameters: object) -> None:
-        with self.world.engine.begin() as connection:
-            connection.execute(text(statement), parameters)
-
-    def asked(self, plan: Plan, effects: Effects, mode: str = "queue", **more: Any) -> None:
-        now = time.time()
-        ids = (str(effects.chat_id), str(effects.turn_id))
-        self.journal.message(Asked(plan, mode, Outcome.ACCEPTED, now, now, *ids, **more))
-
-    def create(self, plan: Plan) -> UUID:
-        effects = self.world.do(machine.create, NewChat("chaos", words(plan.text)))
-        self.asked(plan, effects, "create")
-        return effects.chat_id
-
-    def send(self, chat_id: UUID, plan: Plan) -> Effects:
-        effects = self.world.do(machine.send, chat_id, words(plan.text))
-        self.asked(plan, effects)
-        return effects
-
-    def answer(self, chat_id: UUID, plan: Plan) -> None:
-        """What workers do: every step, its tools, the answer."""
-        for number, step in enumerate(plan.steps):
-            self._step(chat_id, plan, number, step)
-        fence = self.world.claim(chat_id)
-        self.tell(self.world.do(machine.finish_turn, fence, message=said(plan.answer)))
-
-    def _step(self, chat_id: UUID, plan: Plan, number: int, step: tuple[Call, ...]) -> None:
-        fence = self.world.claim(chat_id)
-        calls = [
-            ToolCall(f"toolu_{plan.nonce(number, at)}", c.tool, {"nonce": plan.nonce(number, at)})
-            for at, c in enumerate(step)
-        ]
-        plans = {
-            call.call_id: CallPlan(
-                delivery=Delivery.ONCE if call.name == "ledger_once" else Delivery.IDEMPOTENT
-            )
-            for call in calls
-        }
-        start = [call.call_id for call in calls]
-        done_so_far = self.world.do(
-            machine.record, fence, said("Step.", *calls), plans=plans, start=start
-        )
-        results = []
-        for call in calls:
-            nonce = str(call.arguments["nonce"])
-            for what in ("begin", "end") if call.name != "quick" else ():
-                self.note(what, call.name, nonce, call.call_id, chat_id)
-            results.append(ToolResult(call.call_id, done(nonce)))
-        self.world.do(machine.commit, done_so_far.fence, results=results)
-
-    def note(self, what: str, tool: str, nonce: str, call_id: str, chat_id: UUID) -> None:
-        line = {"what": what, "tool": tool, "nonce": nonce, "call_id": call_id, "pid": 1}
-        self.ledger.append({**line, "at": time.time(), "chat_id": str(chat_id)})
-
-    def tell(self, effects: Effects) -> None:
-        claims.announced(self.world.engine, [end.turn_id for end in effects.ended])
-
-
-def plan(plan_id: str, *steps: tuple[str, ...]) -> Plan:
-    return Plan(plan_id, tuple(tuple(Call(tool, 0.0) for tool in step) for step in steps))
-
+from tests.integration.chaos_books import TOOLS, Books, plan
 
 ONE, TWO = plan("c0-t1", TOOLS, ("ledger_once",)), plan("c0-t2", ("ledger_again",))
 EDITED, STOPPED = plan("c1-t2"), plan("c2-t1", ("ledger_once",))
@@ -302,6 +218,14 @@ def test_the_trail_sees_what_is_done_behind_the_machine(books: Books) -> None:
         chat_id=chat_of(books, ONE),
     )
     assert {"illegal move", "version went back"} <= set(books.findings())
+
+
+def test_a_budget_that_was_exceeded_by_more_than_a_call(books: Books) -> None:
+    books.sql("UPDATE rejoinder.chats SET budget_tokens = 100, used_input = 150")
+    books.sql("UPDATE rejoinder.messages SET input_tokens = 49 WHERE role = 'assistant'")
+    assert set(books.findings()) == {"overspent"}
+    books.sql("UPDATE rejoinder.messages SET output_tokens = 1 WHERE role = 'assistant'")
+    assert books.findings() == []
 
 
 def test_a_lease_that_changed_hands(books: Books) -> None:

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from scripts.chaos_parts.audit_processes import exits_are_clean, logs_are_clean
+from scripts.chaos_parts.audit_processes import (
+    exits_are_clean,
+    logs_are_clean,
+    readers_see_history,
+)
 from scripts.chaos_parts.crew import Life
 from scripts.chaos_parts.journal import Journal, Outage
+from scripts.chaos_parts.picture import Message, Picture
 from scripts.chaos_parts.schedule import Kind
 from scripts.fleet import Member
 
@@ -108,3 +113,33 @@ def test_a_killed_worker_need_not_end_well(tmp_path: Path) -> None:
     killed = life(tmp_path, leaving=Kind.WORKER_KILL)
     killed.code = -9
     assert exits(killed) == []
+
+
+class Reader:
+    """A client that shows these messages, two on a page."""
+
+    def __init__(self, *ids: int) -> None:
+        self.ids = ids
+
+    def get_messages(self, chat_id: str, *, after: int, limit: int) -> dict[str, object]:
+        assert chat_id
+        assert limit
+        left = [each for each in self.ids if each > after]
+        more = left[1] if len(left) > 2 else None
+        return {"messages": [{"id": each} for each in left[:2]], "next": more}
+
+
+def test_everything_but_what_is_deleted_or_for_the_model_can_be_read() -> None:
+    def message(number: int, visibility: str = "both", *, deleted: bool = False) -> Message:
+        return Message(number, "chat", None, "user", visibility, False, deleted, 1, [], None, None)  # noqa: FBT003
+
+    history = [message(n) for n in (1, 2, 5, 6, 7)]
+    picture = Picture(messages=[*history, message(3, "model"), message(4, deleted=True)])
+
+    def unread(*ids: int) -> list[str]:
+        found = readers_see_history(picture, Reader(*ids))  # type: ignore[arg-type]
+        return [finding.rule for finding in found]
+
+    assert unread(1, 2, 5, 6, 7) == []
+    for ids in ((5, 6, 7), (1, 2, 3, 5, 6, 7), (1, 2, 4, 5, 6, 7), (1, 2, 5, 6)):
+        assert unread(*ids) == ["history cannot be read"]
