@@ -39,15 +39,15 @@ UNKNOWN_TOOL = "The task was not sent: the worker that was to send it does not k
 
 
 def publish(runtime: Runtime, effects: Effects) -> None:
-    """Make a committed transition known."""
-    for event in effects.events:
-        data = {**event.data, "version": effects.snapshot_version}
-        _safely(runtime.events.add, effects.chat_id, event.kind, data)
+    """Make a committed transition known; first to whoever is to stop."""
     for hint in effects.hints:
         if hint.worker_id == runtime.worker_id:
             runtime.cancel(hint.lease_id, hint.cause)
         else:
             _safely(hints.send, runtime.redis, runtime.settings.redis_prefix, hint)
+    for event in effects.events:
+        data = {**event.data, "version": effects.snapshot_version}
+        _safely(runtime.events.add, effects.chat_id, event.kind, data)
     announce(runtime, [(effects.chat_id, end) for end in effects.ended])
     for call in effects.sends:
         send(runtime, call)

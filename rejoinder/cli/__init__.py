@@ -1,14 +1,14 @@
 """`rejoinder`: chats from the command line. It talks to workers through the client, like any app.
 
 The servers come from the environment (REJOINDER_REDIS_URL); `make up` writes a file to be sourced.
-`commands.py` and `accounts.py` have the commands, `talk.py` the terminal chat, `telling.py` turns
-events into words.
+`commands.py`, `messages.py`, `answers.py` and `accounts.py` have the commands, `talk.py` the
+terminal chat, `telling.py` turns events into words.
 """
 
 import click
 
 from rejoinder import __version__
-from rejoinder.cli import accounts, answers, commands
+from rejoinder.cli import accounts, answers, commands, messages
 from rejoinder.cli.talk import chat
 
 
@@ -32,5 +32,12 @@ for _command in (
     answers.approve,
     answers.deny,
     answers.answer,
+    messages.queue,
+    messages.edit,
+    messages.retry,
+    messages.messages,
+    messages.label,
+    messages.archive,
+    messages.unarchive,
 ):
     main.add_command(_command)

@@ -1,6 +1,6 @@
 """Answering a chat that waits for a person: `rejoinder approve`, `deny` and `answer`.
 
-In the terminal chat the same words begin with a slash (`typed`). What is asked is told by
+In the terminal chat the same words begin with a slash (`slash.py`). What is asked is told by
 `telling.py`; a refusal (decided already, not asked) is the front door's, with what to do.
 """
 
@@ -55,20 +55,17 @@ def answer(chat_id: str, answers: Sequence[str], *, error: bool) -> None:
         click.echo(client.submit_tool_results(chat_id, results)["status"])
 
 
-def typed(client: Client, chat_id: str, text: str) -> str | None:
-    """Do what was typed, if it is an answer, and give the chat's status; None: it is a message."""
-    verb, _, rest = text.partition(" ")
-    if verb not in ("/approve", "/deny", "/answer"):
-        return None
+def typed(client: Client, chat_id: str, verb: str, rest: str) -> str:
+    """Do what was typed after a verb, and give the chat's status."""
     calls = client.get_chat(chat_id)["open_calls"]
-    if verb == "/answer":
+    if verb == "answer":
         done = client.submit_tool_results(chat_id, _typed_results(calls, rest.strip()))
     else:
         known = {call["call_id"] for call in calls}
         words = rest.split()
         chosen = [word for word in words if word in known]
         reason = " ".join(word for word in words if word not in known)
-        act = client.approve if verb == "/approve" else client.deny
+        act = client.approve if verb == "approve" else client.deny
         done = act(chat_id, chosen or None, reason=reason or None)
     return str(done["status"])
 

@@ -39,7 +39,8 @@ def me() -> str:
     type=click.Choice([each.value for each in WhenBusy]),
     default=WhenBusy.QUEUE.value,
     show_default=True,
-    help="If the chat is at work: queue the message, interrupt the turn, or refuse.",
+    help="If the chat is at work: queue the message, steer the turn that runs with it, interrupt "
+    "the turn, or refuse.",
 )
 @click.option("--agents", is_flag=True, help="A new chat may have sub-agents work for it.")
 @click.option("--key", help="A repeated send with the same key is done once.")
@@ -63,9 +64,8 @@ def send(  # noqa: PLR0913  # the options of a command
     """Create a chat with TEXT, or send TEXT to one; prints the chat's id."""
     if text == "-":
         text = sys.stdin.read()
+    choose(wait=wait, follow=follow)
     with one_sentence(), connect() as client:
-        if wait and follow:
-            raise Failed("--wait prints the answer, --follow shows it come: choose one")
         if chat_id and (owner or system or agents):
             raise Failed(
                 "--owner, --system and --agents are for new chats: leave them out, or --chat"
@@ -83,20 +83,31 @@ def send(  # noqa: PLR0913  # the options of a command
                 key=key,
             )
         )
-        if wait:
-            _print_answer(turn, as_json=as_json)
-        elif follow:
-            show_events(client, turn.chat_id, start, as_json=as_json, until_rest=True)
-            click.echo(f"Go on with: rejoinder send --chat {turn.chat_id} …", err=True)
-        elif as_json:
-            print_json({n: v for n, v in vars(turn).items() if n != "client"})
-        else:
-            click.echo(turn.chat_id)
-            if sys.stdout.isatty():
-                queued = ", in its queue" if turn.queued_id else ""
-                click.echo(
-                    f"{turn.status}{queued}; see it: rejoinder tail {turn.chat_id}", err=True
-                )
+        act_on_turn(client, turn, start, wait=wait, follow=follow, as_json=as_json)
+
+
+def choose(*, wait: bool, follow: bool) -> None:
+    """Refuse to do both."""
+    if wait and follow:
+        raise Failed("--wait prints the answer, --follow shows it come: choose one")
+
+
+def act_on_turn(  # noqa: PLR0913  # the options of a command
+    client: Client, turn: Turn, start: str | None, *, wait: bool, follow: bool, as_json: bool
+) -> None:
+    """Show what becomes of a turn that was just begun, as far as that was asked for."""
+    if wait:
+        _print_answer(turn, as_json=as_json)
+    elif follow:
+        show_events(client, turn.chat_id, start, as_json=as_json, until_rest=True)
+        click.echo(f"Go on with: rejoinder send --chat {turn.chat_id} …", err=True)
+    elif as_json:
+        print_json({n: v for n, v in vars(turn).items() if n != "client"})
+    else:
+        click.echo(turn.chat_id)
+        if sys.stdout.isatty():
+            queued = ", in its queue" if turn.queued_id else ""
+            click.echo(f"{turn.status}{queued}; see it: rejoinder tail {turn.chat_id}", err=True)
 
 
 @click.command()
@@ -123,12 +134,8 @@ def show(chat_id: str, *, as_json: bool) -> None:
         return
     screen = PlainScreen()
     screen.line(f"chat {chat['id']}", Style.BOLD)
-    facts = {
-        "title": chat["title"],
-        "owner": chat["owner"],
-        "model": chat["model"],
-        "status": chat["status"],
-    }
+    facts = {"title": chat["title"], "owner": chat["owner"], "model": chat["model"]}
+    facts |= {"status": chat["status"] + (", archived" if chat["archived"] else "")}
     facts |= {"labels": chat["labels"], "updated": chat["updated_at"][:19]}
     for name, value in facts.items():
         if value:
@@ -141,7 +148,8 @@ def show(chat_id: str, *, as_json: bool) -> None:
         screen.line(f"  agent {child['id']}  {child['status']:15}  {child['title']}", style)
     for queued in chat["queue"]:
         text = "".join(part.get("text", "") for part in queued["parts"])
-        screen.line(f"  queued ({queued['id']}): {text}", Style.WARN)
+        how = "steers" if queued["steer"] else "queued"
+        screen.line(f"  {how} ({queued['id']}): {text}", Style.WARN)
     for call in chat["open_calls"]:
         waits = "approval" if call["approval"] == Approval.WANTED else call["kind"]
         screen.line(f"  open call: {call['name']} ({call['call_id']}, {waits})", Style.WARN)
@@ -152,28 +160,46 @@ def show(chat_id: str, *, as_json: bool) -> None:
 @click.command()
 @OWNER
 @click.option("--status", type=click.Choice([each.value for each in Status]), help="Only these.")
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Only with this one.")
+@click.option("--title", help="Only with this in their title.")
+@click.option("--archived", is_flag=True, help="Only those that were put away.")
+@click.option("--all", "all_", is_flag=True, help="Also those that were put away.")
+@click.option("--roots", is_flag=True, help="No children.")
+@click.option("--parent", "parent_id", metavar="CHAT", help="Only the children of this chat.")
+@click.option("--tree", "root_id", metavar="CHAT", help="Only this chat and all below it.")
+@click.option("--before", help="Go on behind this chat: the last one of a page.")
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True)
 @AS_JSON
-def ls(owner: str | None, status: str | None, limit: int, *, as_json: bool) -> None:
+def ls(
+    owner: str | None,
+    *,
+    labels: tuple[str, ...],
+    archived: bool,
+    all_: bool,
+    as_json: bool,
+    **filters: Any,
+) -> None:
     """List an owner's chats, the newest first."""
     owner = owner or me()
     with one_sentence(), connect() as client:
-        found = client.list_chats(owner, status=status, limit=limit)
+        filters["labels"] = dict(parse_labels(labels))
+        filters["archived"] = None if all_ else archived
+        found = client.list_chats(owner, **filters)
     if as_json:
         print_json(found)
         return
     if not found["chats"]:
-        which = f" with status {status}" if status else ""
-        click.echo(f"{owner} has no chats{which}.", err=True)
+        click.echo(f"{owner} has no such chats.", err=True)
     screen = PlainScreen()
     for chat in found["chats"]:
         queued = f"  {chat['queue_length']} queued" if chat["queue_length"] else ""
         when = chat["updated_at"][:19].replace("T", " ")
         style = Style.BAD if chat["status"] == Status.ERROR else Style.PLAIN
-        facts = f"{chat['id']}  {chat['status']:15}  {when}  {chat['model']}{queued}"
-        screen.line(f"{facts}  {chat['title']}".rstrip(), style)
+        status = f"{chat['status']}{'*' if chat['archived'] else ''}"
+        line = f"{chat['id']}  {status:15}  {when}  {chat['model']}{queued}  {chat['title'] or ''}"
+        screen.line(line.rstrip(), style)
     if found["next"]:
-        click.echo(f"There are more; the newest {limit} are shown.", err=True)
+        click.echo(f"There are more: --before {found['next']}", err=True)
 
 
 @click.command()
@@ -256,6 +282,14 @@ def _messages(client: Client, chat_id: str) -> Iterator[Mapping[str, Any]]:
         found = client.get_messages(chat_id, after=page, limit=200)
         yield from found["messages"]
         page = found["next"]
+
+
+def parse_labels(given: tuple[str, ...]) -> list[tuple[str, str]]:
+    """NAME=VALUE, as often as given."""
+    pairs = [each.partition("=") for each in given]
+    if wrong := [name for name, sign, _ in pairs if not (name and sign)]:
+        raise Failed(f"{wrong[0] or '='!r} is no label: write NAME=VALUE")
+    return [(name, value) for name, _, value in pairs]
 
 
 def print_json(value: object, indent: int | None = 2) -> None:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 import click
 
-from rejoinder.cli.answers import typed
 from rejoinder.cli.commands import me
 from rejoinder.cli.connection import connect, one_sentence
 from rejoinder.cli.screen import PlainScreen, Screen, Style
+from rejoinder.cli.slash import Done, obey
 from rejoinder.cli.telling import Teller
-from rejoinder.client import Client, StreamEvent
-from rejoinder.core.errors import Refused
+from rejoinder.client import Client, StreamEvent, Turn
+from rejoinder.core.errors import Rejected
 from rejoinder.core.state import Status
 
 SLASH = "/{}"
@@ -52,17 +52,19 @@ class Conversation:
     cursor: str | None = None
     events: Iterator[StreamEvent | None] | None = None
 
-    def say(self, text: str) -> str:
-        """Send a message, or the answer that the chat waits for; gives the chat's status.
-
-        The first message makes the chat.
-        """
+    def say(self, text: str) -> Turn:
+        """Send a message; the first one makes the chat."""
+        if text.startswith("//"):
+            text = text[1:]
         if self.chat_id is not None:
-            status = typed(self.client, self.chat_id, text)
-            return status or self.client.send_message(self.chat_id, text).status
+            return self.client.send_message(self.chat_id, text)
         turn = self.client.create_chat(text, owner=self.owner, model=self.model, system=self.system)
         self.chat_id = turn.chat_id
-        return turn.status
+        return turn
+
+    def obey(self, typed: str) -> Done | None:
+        """Carry out a line that begins with a slash; None if it is something to say."""
+        return obey(self.client, self.chat_id, typed)
 
     def stop(self) -> None:
         """Stop the turn, if there is one."""
@@ -77,7 +79,7 @@ class Conversation:
             chat = self.client.get_chat(self.chat_id)
             lines = [f"Chat {self.chat_id} with {chat['model']}."]
         if terminal:
-            lines.append("Ctrl-C stops an answer, and again (or Ctrl-D) leaves.")
+            lines.append("Ctrl-C stops an answer, and again (or Ctrl-D) leaves. /help says more.")
         return lines
 
     def goodbye(self, *, busy: bool) -> str:
@@ -129,23 +131,26 @@ def converse_plainly(conversation: Conversation) -> None:
         if conversation.chat_id is not None:
             _listen(conversation, teller, screen)
         while line := sys.stdin.readline():
-            if line.strip():
-                teller.status = _say(conversation, line.strip(), screen) or teller.status
+            if line.strip() and (status := _heed(conversation, line.strip(), screen)):
+                teller.status = status
                 _listen(conversation, teller, screen)
     except KeyboardInterrupt:
         screen.fresh()
     screen.line(conversation.goodbye(busy=teller.busy), Style.DIM)
 
 
-def _say(conversation: Conversation, text: str, screen: Screen) -> str | None:
-    """Say it; an answer that is refused ends nothing."""
+def _heed(conversation: Conversation, line: str, screen: Screen) -> str | None:
+    """Say a line, or do what it commands; the chat's status, if there is something to wait for."""
     try:
-        return conversation.say(text)
-    except Refused as refusal:
-        if not text.startswith("/"):
-            raise
+        done = conversation.obey(line)
+    except Rejected as refusal:
         screen.line(f"✗ {refusal}", Style.BAD)
         return None
+    if done is None:
+        return conversation.say(line).status
+    for each in done.lines:
+        screen.line(each)
+    return done.status
 
 
 def _listen(conversation: Conversation, teller: Teller, screen: Screen) -> None:

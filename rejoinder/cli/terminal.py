@@ -146,18 +146,23 @@ class TerminalChat:
 
         return keys
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str) -> tuple[str, ...]:
+        done = self.conversation.obey(text)
+        if done is not None:
+            return done.lines
         first = self.conversation.chat_id is None
-        status = self.conversation.say(text)
+        turn = self.conversation.say(text)
         if first:
             self._listen()
         if not self.teller.busy:
-            self.teller.status = status
+            self.teller.status = turn.status
+        return ()
 
     async def _errand(self, act: Callable[[], Any]) -> None:
         """Do something that takes a moment, elsewhere; say if it was refused."""
         try:
-            await self._loop.run_in_executor(self._errands, act)
+            for line in await self._loop.run_in_executor(self._errands, act) or ():
+                self.screen.line(line)
         except Refused as refusal:
             self.screen.line(f"✗ {refusal}", Style.BAD)
         except NoAnswer:

@@ -20,7 +20,7 @@ from rejoinder.tools import Registry, celery_tool
 from rejoinder.tools.celery_tool import CeleryTool
 from tasks import app, callbacks, dispatch
 from tasks.runtime import Runtime
-from tests.chats import Subject, World, call, said
+from tests.chats import Subject, World, call, said, words
 from tests.conftest import RedisSpace
 from tests.integration.reading import calls, history, sql
 
@@ -86,9 +86,9 @@ def world(runtime: Runtime) -> World:
     return World(runtime.engine)
 
 
-def ask(world: World, *tools: CeleryTool) -> tuple[Subject, Effects]:
+def ask(world: World, *tools: CeleryTool, of: Subject | None = None) -> tuple[Subject, Effects]:
     """A running chat that has asked for these tools, and what is to be published."""
-    subject = world.running()
+    subject = of or world.running()
     asked = [call(f"call-{number}", tool.name) for number, tool in enumerate(tools, 1)]
     plans: dict[str, CallPlan] = {
         each.call_id: tool.plan_for(each) for each, tool in zip(asked, tools, strict=True)
@@ -235,6 +235,21 @@ def test_an_answer_that_nobody_waits_for_changes_nothing(world: World, runtime: 
     assert world.dump() == before
     nobody = Send(runtime.worker_id, "x", "once", "y", {}, again=False)
     callbacks._answer(runtime, nobody, states.SUCCESS, "late")  # there is no such chat
+
+
+@pytest.mark.usefixtures("broker")
+def test_an_answer_does_not_fit_a_later_call_of_the_same_id(world: World, runtime: Runtime) -> None:
+    subject, earlier = ask(world, ONCE)
+    sleep(world, subject)
+    world.do(machine.interrupt, subject.id)
+    world.do(machine.send, subject.id, words("again"))
+    subject.fence = world.claim(subject.id)
+    _, later = ask(world, ONCE, of=subject)
+    sleep(world, subject)
+    callbacks._answer(runtime, earlier.sends[0], states.SUCCESS, "of the earlier one")
+    assert world.row(subject.id)["status"] == "sleeping"
+    callbacks._answer(runtime, later.sends[0], states.SUCCESS, "of the later one")
+    assert history(world, subject.id)[-1] == "tool: call-1=of the later one"
 
 
 @pytest.mark.usefixtures("broker")

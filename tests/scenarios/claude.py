@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,11 @@ class Claude:
         self._may.clear()
 
     async def answer(self, connection: Connection) -> None:
-        """Answer one request."""
+        """Answer one request; a worker that was stopped does not listen."""
+        with suppress(ConnectionError):
+            await self._answer(connection)
+
+    async def _answer(self, connection: Connection) -> None:
         self.requests.append(connection.request)
         said = json.dumps(connection.request["messages"])
         if _is_title(connection.request):

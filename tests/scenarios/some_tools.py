@@ -138,3 +138,17 @@ async def blocking(seconds: float, note: str) -> str:
 def long_text(length: int) -> str:
     """Say a lot."""
     return "x" * length
+
+
+@tool(timeout=60)
+def wait_for(path: str, context: ToolContext) -> str:
+    """Wait until a file is there.
+
+    Args:
+        path: where. A file beside it says that the wait has begun.
+        context: who waits.
+    """
+    Path(f"{path}.begun").touch()
+    while not (Path(path).exists() or context.cancelled):
+        time.sleep(0.02)
+    return "it is there"

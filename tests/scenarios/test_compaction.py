@@ -228,6 +228,15 @@ def test_messages_sent_during_a_summary_are_all_answered(stage: Stage) -> None:
     ]
 
 
+def test_a_message_that_stops_a_summary_is_answered_behind_another_one(stage: Stage) -> None:
+    turn = start(stage, [LOOK, DONE], [{"text": "Two."}], summary=SLOW)
+    summarising(stage, turn)
+    urgent = stage.client.send_message(turn.chat_id, "Stop. Why?", when_busy="interrupt")
+    assert turn.get(timeout=LONG)["state"] == "interrupted"
+    assert urgent.get(timeout=LONG)["text"] == "Two."
+    assert told(stage, turn)[3:] == ["user: Stop. Why?", "assistant: ~", "assistant: Two."]
+
+
 def test_messages_sent_during_a_requested_summary_wait_for_it(stage: Stage) -> None:
     turn = start(stage, [DONE], [{"text": "Two."}], [{"text": "Three."}], summary=SLOW)
     turn.get(timeout=LONG)

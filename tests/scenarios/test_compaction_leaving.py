@@ -61,6 +61,19 @@ def test_a_summary_of_a_worker_that_goes_is_written_by_the_next(
     assert_invariants(house.world.engine)
 
 
+def test_a_stop_after_the_worker_died_finds_nothing_of_the_summary_to_keep(
+    house: House, servers: Servers
+) -> None:
+    old = house.worker()
+    turn = summarising(house)
+    old.kill()
+    house.client.interrupt(turn.chat_id)
+    with sweeping(servers):
+        assert turn.get(timeout=LONG)["state"] == "interrupted"
+    assert house.row(turn)["status"] == "waiting"
+    assert house.roles(turn) == ["user", "assistant", "tool"]
+
+
 def test_a_summary_that_is_nearly_done_is_finished_before_the_worker_goes(house: House) -> None:
     old = house.worker(env={"REJOINDER_DRAIN_SECONDS": "20"})
     turn = summarising(house)
