@@ -82,12 +82,14 @@ def wait_for_no_thread_in_a_signal_handler() -> None:
 
     Celery 5.7 stops the pool within the signal's handler, and that waits for its threads. If the
     main thread was in the middle of a line of the log, it holds the log's lock, for which they wait
-    in turn: the worker hangs until it is killed. So the handler waits for nobody; the main thread
-    does, as soon as it is out of it (`terminate`).
+    in turn; if it was handing a task to the pool, it holds the executor's, for which the handler
+    would wait itself: the worker hangs until it is killed. So the handler leaves the pool alone;
+    the main thread stops it as soon as it is out of it (`terminate`).
     """
 
     def on_stop(self: ThreadPool) -> None:
-        self.executor.shutdown(wait=not celery_log._in_sighandler, cancel_futures=True)  # noqa: SLF001
+        if not celery_log._in_sighandler:  # noqa: SLF001
+            self.executor.shutdown(wait=True, cancel_futures=True)
 
     ThreadPool.on_stop = on_stop
     ThreadPool.on_terminate = on_stop

@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 from celery.concurrency.thread import TaskPool
 from celery.utils.log import in_sighandler
 
@@ -30,6 +31,23 @@ def test_a_cold_shutdown_waits_for_no_thread_until_its_signal_handler_is_over() 
     held.release()
     pool.terminate()
     assert done == ["step"], "the main thread did not wait for it either"
+
+
+def test_a_cold_shutdown_may_come_while_the_main_thread_hands_a_task_to_the_pool() -> None:
+    """It holds the executor's lock then, until the new thread has begun: a while on a busy machine.
+
+    The handler runs in that very thread: to want the lock would be to wait for itself.
+    """
+    pool = TaskPool(limit=1)
+    pool.start()
+    with pool.executor._shutdown_lock:
+        stopping = threading.Thread(target=_stop, args=(pool,), daemon=True)
+        stopping.start()
+        stopping.join(5)
+        assert not stopping.is_alive(), "the handler wants the executor's lock"
+    pool.terminate()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.executor.submit(print)
 
 
 def _stop(pool: TaskPool) -> None:
