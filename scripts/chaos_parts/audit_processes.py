@@ -33,6 +33,7 @@ CODES = {
 }
 """With which codes a worker may leave."""
 KILLED_CHILD = "WorkerLostError('Worker exited prematurely: signal 9 (SIGKILL)"
+ORPHAN = "error: BrokenPipeError(32"
 TRACEBACK = "Traceback (most recent call last)"
 BAD_WORDS = ("the step failed", "Unrecoverable error")
 _HEAD = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}): (\w+)/")
@@ -49,6 +50,8 @@ def logs_are_clean(lives: Sequence[Life], journal: Journal) -> Iterator[Finding]
         for at, words in _records(life.member.text()):
             if KILLED_CHILD in words and _lost_a_child(life, journal):
                 continue
+            if life.leaving == Kind.PARENT_KILL and ORPHAN in words:
+                continue  # a child that has nobody to report to
             first, last = words.splitlines()[0][:200], _last(words)[:200]
             if bad := next((bad for bad in BAD_WORDS if bad in words), None):
                 yield Finding(f"log: {bad}", f"{life.member.name}: {first} … {last}")

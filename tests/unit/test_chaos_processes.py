@@ -85,6 +85,13 @@ def test_a_killed_child_is_excused_where_one_was_killed(tmp_path: Path) -> None:
     assert list(logs_are_clean([one], journal)) == []
 
 
+def test_a_child_without_a_parent_has_nobody_to_report_to(tmp_path: Path) -> None:
+    words = "Pool process <Worker object> error: BrokenPipeError(32, 'Broken pipe')"
+    broken = f"{words}\n{BUG}"
+    assert found(life(tmp_path, line(broken), leaving=Kind.PARENT_KILL)) == []
+    assert found(life(tmp_path, line(broken), leaving=Kind.WORKER_TERM)) == ["log: traceback"]
+
+
 def exits(one: Life) -> list[str]:
     return [finding.rule for finding in exits_are_clean([one])]
 
