@@ -5,9 +5,8 @@ task is noted by `claims.sent`.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from models.tables import Chat, ToolCallRow
@@ -26,31 +25,29 @@ class Outside:
 
 
 def waiting(
-    tx: Session, after: datetime | None, *, limit: int = 200
-) -> tuple[list[Outside], datetime | None]:
+    tx: Session, after: int | None, *, limit: int = 200
+) -> tuple[list[Outside], int | None]:
     """Calls of parked chats that have waited a while, and where to go on; None: that was all.
 
-    So many chats at a time, so that a sweep stays short however many sleep: `after` is where the
-    last look ended. Indexes: chats_parked, in its own order, and tool_calls_open. No lock: whoever
-    acts on what is found checks again.
+    So many at a time, so that a sweep stays short however many chats sleep: `after` is where the
+    last look ended. Index: tool_calls_outside, in its own order. No lock: whoever acts on what is
+    found checks again.
     """
-    parked = select(Chat.id, Chat.deadline).where(Chat.deadline.is_not(None))
-    if after is not None:
-        parked = parked.where(Chat.deadline > after)
-    some = parked.order_by(Chat.deadline).limit(limit).subquery()
-    overdue = and_(
-        ToolCallRow.chat_id == some.c.id,
-        ~ToolCallRow.settled,
-        ToolCallRow.kind == CallKind.EXTERNAL,
-        ToolCallRow.state == CallState.STARTED,
-        ToolCallRow.started_at <= func.statement_timestamp() - LOOK_AFTER,
-    )
-    rows = tx.execute(
-        select(some.c.id, some.c.deadline, ToolCallRow).outerjoin(ToolCallRow, overdue)
+    rows = tx.scalars(
+        select(ToolCallRow)
+        .join(Chat, Chat.id == ToolCallRow.chat_id)
+        .where(
+            ToolCallRow.kind == CallKind.EXTERNAL,
+            ~ToolCallRow.settled,
+            ToolCallRow.id > (after or 0),
+            ToolCallRow.state == CallState.STARTED,
+            ToolCallRow.started_at <= func.statement_timestamp() - LOOK_AFTER,
+            Chat.deadline.is_not(None),
+        )
+        .order_by(ToolCallRow.id)
+        .limit(limit)
     ).all()
-    found = [_outside(row.ToolCallRow) for row in rows if row.ToolCallRow is not None]
-    full = len({row.id for row in rows}) >= limit
-    return found, max(row.deadline for row in rows) if full else None
+    return [_outside(row) for row in rows], rows[-1].id if len(rows) == limit else None
 
 
 def _outside(call: ToolCallRow) -> Outside:

@@ -362,6 +362,11 @@ class ToolCallRow(Base):
         ),
         Index("tool_calls_message", "chat_id", "message_id", "call_id", unique=True),
         Index("tool_calls_open", "chat_id", "id", postgresql_where=text("NOT settled")),
+        Index(
+            "tool_calls_outside",
+            "id",
+            postgresql_where=text("kind = 'external' AND NOT settled"),
+        ),
     )
 
 

@@ -6,22 +6,14 @@ look at the same moment may each make one call: that is the most by which a tree
 besides what the last answers themselves take.
 """
 
-from collections.abc import Mapping, Sequence
-
 from models import accounts, machine
 from models.snapshot import Loaded
-from rejoinder.core import parts
+from rejoinder.core.estimate import message_tokens, tools_tokens
 from rejoinder.core.failures import FailureKind
 from rejoinder.core.messages import Budget, Failure, Usage
 from rejoinder.core.model import ModelRequest
-from rejoinder.core.parts import Json
 from rejoinder.providers.errors import ProviderError
 from tasks.held import Held
-
-BYTES_PER_TOKEN = 3.5
-BLOCK_TOKENS = 2_000
-"""An image, or another block of data: the length of its text says nothing about its tokens."""
-_DATA = frozenset({"data", "signature"})
 
 
 def parks(held: Held, loaded: Loaded, model: str, tokens: int) -> bool:
@@ -53,23 +45,9 @@ def parks(held: Held, loaded: Loaded, model: str, tokens: int) -> bool:
 
 
 def tokens_of(request: ModelRequest) -> int:
-    """About how many tokens the prompt has; rather too many than too few."""
-    said = [parts.to_json(part) for message in request.messages for part in message.parts]
-    tools = [(tool.name, tool.description, tool.schema) for tool in request.tools]
-    return 1 + int((_bytes(said) + _bytes(tools)) / BYTES_PER_TOKEN)
-
-
-def _bytes(value: Json, key: str = "") -> float:
-    match value:
-        case str():
-            size = len(value.encode("utf-8", "surrogatepass"))
-            return min(size, BLOCK_TOKENS * BYTES_PER_TOKEN) if key in _DATA else size
-        case Mapping():
-            return sum(len(name) + _bytes(each, name) for name, each in value.items())
-        case Sequence():
-            return sum(_bytes(each) for each in value)
-        case _:
-            return BYTES_PER_TOKEN
+    """About how many tokens the prompt has."""
+    said = sum(message_tokens(message.parts) for message in request.messages)
+    return 1 + said + tools_tokens(request.tools)
 
 
 def _without_price(model: str) -> Failure:

@@ -7,10 +7,10 @@ that do not come. Sending is in `dispatch.py`, the tool in `rejoinder/tools/cele
 
 import logging
 import threading
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import redis
 from celery import states
 from kombu.exceptions import EncodeError
 from sqlalchemy.exc import SQLAlchemyError
@@ -43,7 +43,7 @@ UNSURE = (
 _TRANSPORT = ("redis.", "kombu.", "amqp.", "billiard.")
 """Celery counts a task as failed, too, whose end it could not tell, or whose process was killed."""
 
-_seen_up_to: datetime | None = None
+_seen_up_to: int | None = None
 _lock = threading.Lock()
 
 
@@ -62,8 +62,8 @@ def task_answered(  # noqa: PLR0913  # whose answer it is
     del self
     runtime = current()
     call = Send(UUID(chat_id), call_id, "", external_id, {}, again=False)
-    state, result = _stored(external_id) if failed else (states.SUCCESS, value)
-    _answer(runtime, call, state if state in states.READY_STATES else states.FAILURE, result)
+    state, result = _failure(external_id) if failed else (states.SUCCESS, value)
+    _answer(runtime, call, state, result)
 
 
 def look_for_answers(runtime: Runtime) -> None:
@@ -76,10 +76,10 @@ def look_for_answers(runtime: Runtime) -> None:
             calls, _seen_up_to = outside.waiting(tx, _seen_up_to)
         for call in calls:
             _look(runtime, call)
-    except SQLAlchemyError as error:
-        if not went_away(error):
+    except (SQLAlchemyError, redis.RedisError, OSError) as error:
+        if isinstance(error, SQLAlchemyError) and not went_away(error):
             raise
-        log.warning("The database went away; the next sweep looks again: %s", error)
+        log.warning("A server is away; the next sweep looks for answers again: %s", error)
     finally:
         _lock.release()
 
@@ -93,23 +93,38 @@ def _look(runtime: Runtime, call: outside.Outside) -> None:
     elif call.send.again:
         send(runtime, call.send)
     else:
-        answer(runtime, call.send, NOT_SENT, is_error=True)  # whoever was to send it died
+        _tell(runtime, call.send, NOT_SENT, is_error=True)  # whoever was to send it died
+
+
+def _failure(external_id: str) -> tuple[str, Any]:
+    """Why a task failed, if that can be read."""
+    try:
+        state, result = _stored(external_id)
+    except (redis.RedisError, OSError) as error:
+        log.warning("Why task %s failed cannot be read: %s", external_id, error)
+        return states.FAILURE, None
+    return (state, result) if state in states.EXCEPTION_STATES else (states.FAILURE, None)
 
 
 def _stored(external_id: str) -> tuple[str, Any]:
     """What the result backend knows: a state, and the result or the exception."""
     try:
         meta = app.backend.get_task_meta(external_id, cache=False)
-    except Exception:  # away, or written by an app whose format we do not read
+    except (redis.RedisError, OSError):
+        raise
+    except Exception:  # written by an app whose format we do not read
         log.warning("The result of task %s cannot be read", external_id, exc_info=True)
         return states.PENDING, None
     return meta["status"], meta.get("result")
 
 
 def _answer(runtime: Runtime, call: Send, state: str, value: Any) -> None:
+    content, is_error = told(state, value, _limit(runtime, call.chat_id))
+    _tell(runtime, call, content, is_error=is_error)
+
+
+def _tell(runtime: Runtime, call: Send, content: Json, *, is_error: bool) -> None:
     try:
-        limit = _limit(runtime, call.chat_id)
-        content, is_error = told(state, value, limit)
         answer(runtime, call, content, is_error=is_error)
     except Rejected as refusal:
         log.info("Nobody waits for the answer of task %s: %s", call.external_id, refusal)

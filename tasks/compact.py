@@ -42,6 +42,7 @@ from rejoinder.core.prompt import assemble
 from rejoinder.core.settings import PERCENT
 from rejoinder.providers import Provider, provider_for
 from rejoinder.providers.errors import ProviderError
+from tasks import budget
 from tasks.generate import consume
 from tasks.held import Held
 
@@ -107,11 +108,16 @@ def _compact(held: Held, loaded: Loaded) -> None:
     writer = _writer(held, loaded)
     history = loaded.snapshot.history
     before = prompt_tokens(history)
+    if budget.parks(held, loaded, writer.name, before):
+        return
     held.tell(EVENT, state="started", source=source, model=writer.name, tokens_before=before)
     began = time.monotonic()
     try:
         reply, summary = _summary(held, loaded, writer)
-        marker = _marker(writer, reply, source, before, time.monotonic() - began)
+        cost = held.runtime.prices.cost_micros(writer.name, reply.usage)
+        marker = replace(
+            _marker(writer, reply, source, before, time.monotonic() - began), cost_micros=cost
+        )
         stored = boundary(summary, history, writer.profile.context_limit, marker)
         held.write(machine.store_compaction, stored)
     except (Cancelled, StopRequested, ProviderError) as why:

@@ -200,11 +200,16 @@ def _paired(talk: Sequence[PromptMessage]) -> Iterator[PromptMessage]:
     for place, message in enumerate(talk):
         match message.role:
             case Role.ASSISTANT:
-                parts = tuple(_new(message.parts, called))
-                if parts:
-                    yield replace(message, parts=parts)
-                if calls := open_calls(parts):
-                    found = (_result(call, place, results[call.call_id]) for call in calls)
+                later = {id_ for id_, given in results.items() if given and given[-1][0] > place}
+                told = tuple(_new(message.parts, called, later))
+                if told:
+                    yield replace(message, parts=tuple(part for part, _ in told))
+                if calls := [(p, id_) for p, id_ in told if open_calls([p])]:
+                    found = (
+                        replace(_result(id_, place, results[id_]), call_id=call.call_id)
+                        for call, id_ in calls
+                        if isinstance(call, ToolCall)
+                    )
                     yield PromptMessage(Role.TOOL, tuple(found))
             case Role.TOOL:
                 pass  # each result has gone to its call; what is left belongs to none
@@ -212,17 +217,33 @@ def _paired(talk: Sequence[PromptMessage]) -> Iterator[PromptMessage]:
                 yield message
 
 
-def _new(parts: Iterable[Part], called: set[str]) -> Iterator[Part]:
-    """Without the calls that were made before: an id may be used once."""
+def _new(
+    parts: Iterable[Part], called: set[str], answered: Collection[str]
+) -> Iterator[tuple[Part, str]]:
+    """The parts, each call with an id that no other has, and the id under which history knows it.
+
+    An id may be used once in a prompt, and some models count from one again in every message. What
+    was called before and is not answered after this goes: it is the same call again.
+    """
+    here: set[str] = set()
     for part in parts:
-        if isinstance(part, ToolCall):
-            if part.call_id in called:
-                continue
-            called.add(part.call_id)
-        yield part
+        if not isinstance(part, ToolCall):
+            yield part, ""
+            continue
+        again = part.call_id in called
+        renamed = again and part.call_id in answered and not part.provider_executed
+        if part.call_id in here or (again and not renamed):
+            continue
+        here.add(part.call_id)
+        fresh, number = part.call_id, 1
+        while fresh in called:
+            number += 1
+            fresh = f"{part.call_id}_{number}"
+        called.add(fresh)
+        yield replace(part, call_id=fresh), part.call_id
 
 
-def _result(call: ToolCall, place: int, found: Iterable[tuple[int, ToolResult]]) -> ToolResult:
+def _result(call_id: str, place: int, found: Iterable[tuple[int, ToolResult]]) -> ToolResult:
     """The first result after the call, wherever it stands; else an honest substitute."""
     given = (result for after, result in found if after > place)
-    return next(given, ToolResult(call.call_id, NO_RESULT, is_error=True))
+    return next(given, ToolResult(call_id, NO_RESULT, is_error=True))

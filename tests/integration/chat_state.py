@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rejoinder.core.messages import Default
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
@@ -51,6 +53,12 @@ class Call:
     result: str | None = None
     note: str | None = None
     deadline: float | None = None
+
+    @property
+    def default_answer(self) -> Default | None:
+        """What holds if nobody answers, for the machine."""
+        known = {"approve": Default(approve=True), "content": Default(content="by default")}
+        return known[self.default] if self.default else None
 
     @property
     def asks(self) -> bool:

@@ -21,7 +21,7 @@ from models.machine import NewChat
 from models.sweep import sweep
 from rejoinder.core.effects import Effects, Fence
 from rejoinder.core.errors import Refused
-from rejoinder.core.messages import Budget, CallKind, CallPlan, Default, Delivery, NewMessage, Role
+from rejoinder.core.messages import Budget, CallKind, CallPlan, Delivery, NewMessage, Role
 from rejoinder.core.parts import Text, ToolCall
 from tests.chats import words
 from tests.integration.chat_model import SAME, Chat
@@ -39,11 +39,10 @@ if TYPE_CHECKING:
 DEAD_AFTER = timedelta(minutes=10)  # longer than any example takes
 NOBODY = UUID(int=0)
 MODELS = (None, "scripted:one", "scripted:two")
-DEFAULTS: Mapping[str | None, Default | None] = {
-    None: None,
-    "approve": Default(approve=True),
-    "content": Default(content="by default"),
-}
+NOT_YET = """
+UPDATE rejoinder.chats SET redispatch_at = clock_timestamp() + interval '1 hour'
+ WHERE redispatch_at > clock_timestamp() - interval '1 hour'
+"""
 
 
 @dataclass(frozen=True)
@@ -259,6 +258,7 @@ class SideBySide:
 
     def sweep(self) -> None:
         """Sweep, and see that exactly those were moved that had to be."""
+        self._sql(NOT_YET)  # on a slow machine, too, only those are overdue whose time has passed
         swept = sweep(self.engine, dead_after=DEAD_AFTER)
         self._told("sweep", len(swept.effects))
         self.agree("the failures", swept.failed, [])
@@ -347,7 +347,7 @@ class SideBySide:
                 f"ext-{call.id}" if call.kind == "external" else None,
                 approval=call.approval == "wanted",
                 seconds=None if call.patience == SOON else call.patience * 24 * 3600,
-                default=DEFAULTS[call.default],
+                default=call.default_answer,
                 waits_for=(NOBODY,) if call.kind == "children" else (),
             )
             for call in model

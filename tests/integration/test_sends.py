@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 from celery import states
 
 from models import claims, machine, outside
@@ -44,7 +45,8 @@ class Broker:
     """What was sent; refuses while it is `away`. And a result backend."""
 
     def __init__(self) -> None:
-        self.away = False
+        self.away = self.broken = False
+        self.asked = 0
         self.sent: list[dict[str, Any]] = []
         self.stored: dict[str, dict[str, Any]] = {}
 
@@ -55,6 +57,9 @@ class Broker:
 
     def get_task_meta(self, task_id: str, *, cache: bool) -> dict[str, Any]:
         assert not cache
+        self.asked += 1
+        if self.broken:
+            raise redis.ConnectionError("the result backend is away")
         return self.stored.get(task_id, {"status": states.PENDING, "result": None})
 
     @property
@@ -221,6 +226,19 @@ def test_a_task_that_is_at_work_is_left_alone(
     broker.stored[effects.sends[0].external_id] = {"status": states.STARTED, "result": None}
     callbacks.look_for_answers(runtime)
     assert world.row(subject.id)["status"] == "sleeping"
+
+
+def test_a_result_backend_that_is_away_is_asked_once_a_sweep(
+    world: World, runtime: Runtime, broker: Broker
+) -> None:
+    for _ in range(3):
+        subject, _ = ask(world, ONCE)
+        sleep(world, subject)
+    a_while_ago(world)
+    broker.broken = True
+    callbacks.look_for_answers(runtime)
+    assert broker.asked == 1
+    assert {row["status"] for row in world.read("SELECT * FROM rejoinder.chats")} == {"sleeping"}
 
 
 @pytest.mark.usefixtures("broker")

@@ -56,13 +56,13 @@ class Bank:
         messages = self.house.client.get_messages(turn.chat_id)["messages"]
         return [part for m in messages if m["role"] == "tool" for part in m["parts"]]
 
-    def hold_up(self, seconds: float) -> tuple[Turn, Path]:
-        """Occupy the other app's only slot."""
-        note = self.note("hold")
-        held = ask("billing_refund", amount=1, seconds=seconds, note=str(note))
+    def hold_up(self) -> tuple[Turn, Path]:
+        """Occupy the other app's only slot, until this file is there."""
+        note, release = self.note("hold"), self.note("release")
+        held = ask("billing_refund", amount=1, note=str(note), until=str(release))
         turn = self.start(held, {"text": "Held."})
         wait_until(note.exists, LONG)
-        return turn, note
+        return turn, release
 
     def pretend_waited(self, turn: Turn) -> None:
         """Let its calls look as if they had been sent a while ago."""

@@ -24,11 +24,14 @@ class OutOfMoney(Exception):  # noqa: N818  # as a stranger names it
 
 
 @app.task(name="billing.refund")  # type: ignore[untyped-decorator]
-def refund(amount: int, note: str = "", seconds: float = 0.0) -> dict[str, Any]:
+def refund(amount: int, note: str = "", until: str = "") -> dict[str, Any]:
+    """Pay back; at work until a file is there, if one is named."""
     if note:
         with Path(note).open("a", encoding="utf-8") as file:
             file.write(f"refund {amount}\n")
-    time.sleep(seconds)
+    end = time.monotonic() + 60
+    while until and not Path(until).exists() and time.monotonic() < end:
+        time.sleep(0.02)
     return {"refunded": amount}
 
 

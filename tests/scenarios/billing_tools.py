@@ -9,7 +9,7 @@ REFUND = {
     "properties": {
         "amount": {"type": "integer", "minimum": 1},
         "note": {"type": "string"},
-        "seconds": {"type": "number"},
+        "until": {"type": "string"},
     },
     "required": ["amount"],
     "additionalProperties": False,

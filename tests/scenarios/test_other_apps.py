@@ -21,14 +21,15 @@ def test_the_task_runs_in_the_other_app_and_its_result_goes_on_in_the_chat(bank:
 
 
 def test_the_chat_sleeps_meanwhile_and_holds_no_slot(bank: Bank) -> None:
-    turn, _ = bank.hold_up(2)
+    turn, release = bank.hold_up()
     chat = bank.wait_for(turn, "sleeping")
     (call,) = chat["open_calls"]
     assert (call["kind"], call["state"]) == ("external", "started")
     assert call["deadline"] == chat["deadline"]
     assert chat["action"] is None
     assert bank.house.row(turn)["worker_id"] is None
-    bank.house.client.interrupt(turn.chat_id, wait=True)
+    release.touch()
+    assert turn.get(timeout=LONG)["text"] == "Held."
 
 
 def test_a_failed_task_tells_the_model_why(bank: Bank) -> None:
@@ -92,13 +93,14 @@ def test_calls_of_all_kinds_in_one_message_are_answered_in_call_order(bank: Bank
 
 
 def test_an_interrupt_keeps_a_task_that_has_not_started_from_running(bank: Bank) -> None:
-    first, _ = bank.hold_up(3)
+    first, release = bank.hold_up()
     note = bank.note("never")
     turn = bank.start(ask("billing_refund", amount=9, note=str(note)), DONE)
     bank.wait_for(turn, "sleeping")
     bank.house.client.interrupt(turn.chat_id, wait=True)
     (result,) = bank.results(turn)
     assert "may still be running" in result["content"]
+    release.touch()
     bank.wait_for(first, "waiting")
     after = bank.start(ask("billing_refund", amount=2), DONE)  # behind it in the same queue
     after.get(timeout=LONG)
@@ -118,10 +120,9 @@ def test_a_worker_that_starts_later_knows_that_a_task_was_given_up(bank: Bank) -
 
 
 def test_no_answer_in_time_is_told_as_that_and_a_late_one_changes_nothing(bank: Bank) -> None:
-    note = bank.note("late")
-    turn = bank.start(
-        ask("refund_soon", amount=3, seconds=4, note=str(note)), {"text": "Too late."}
-    )
+    note, release = bank.note("late"), bank.note("release")
+    late = ask("refund_soon", amount=3, note=str(note), until=str(release))
+    turn = bank.start(late, {"text": "Too late."})
     wait_until(note.exists, LONG)
     bank.wait_for(turn, "sleeping")
     bank.sweep_until(turn, "waiting")
@@ -130,6 +131,7 @@ def test_no_answer_in_time_is_told_as_that_and_a_late_one_changes_nothing(bank: 
     assert result["content"].startswith("No answer came before the deadline.")
     assert "may still be running" in result["content"]
     version = bank.chat(turn)["version"]
+    release.touch()
     bank.start(ask("billing_refund", amount=2), DONE).get(timeout=LONG)  # the late one is over
     assert bank.chat(turn)["version"] == version
     assert_invariants(bank.house.world.engine)
@@ -148,14 +150,16 @@ def test_a_repeated_callback_changes_nothing(bank: Bank) -> None:
 def test_a_late_answer_of_a_stopped_turn_does_not_fit_a_later_call_of_the_same_id(
     bank: Bank,
 ) -> None:
-    note = bank.note("same")
-    first = wanted("billing_refund", call_id="same", amount=1, seconds=2, note=str(note))
+    note, release = bank.note("same"), bank.note("release")
+    first = wanted("billing_refund", call_id="same", amount=1, note=str(note), until=str(release))
     second = wanted("billing_refund", call_id="same", amount=2)
     turn = bank.play([[together(first)], [together(second), {"text": "Wait.", "delay": 60}]])
     wait_until(note.exists, LONG)
     bank.wait_for(turn, "sleeping")
     bank.house.client.interrupt(turn.chat_id, wait=True)
     bank.house.client.send_message(turn.chat_id, "Again.")
+    bank.wait_for(turn, "sleeping")  # behind the first one, which answers first
+    release.touch()
     wait_until(lambda: len(bank.results(turn)) == 2, LONG)
     bank.house.client.interrupt(turn.chat_id, wait=True)
     stopped, answered = bank.results(turn)[:2]
@@ -202,10 +206,11 @@ def test_a_denied_task_is_never_sent(bank: Bank) -> None:
 
 
 def test_a_killed_worker_of_ours_loses_no_answer(bank: Bank) -> None:
-    turn, _ = bank.hold_up(3)
+    turn, release = bank.hold_up()
     bank.wait_for(turn, "sleeping")
     (worker,) = [m for m in bank.house.fleet.members if m.name.startswith("steps") and m.alive]
     worker.kill()
+    release.touch()
     bank.wait_for(turn, "pending")  # woken, and nobody there to go on
     bank.house.worker()
     bank.wait_for(turn, "waiting")
@@ -215,10 +220,11 @@ def test_a_killed_worker_of_ours_loses_no_answer(bank: Bank) -> None:
 
 
 def test_a_lost_callback_is_found_in_the_result_backend(bank: Bank) -> None:
-    turn, _ = bank.hold_up(3)
+    turn, release = bank.hold_up()
     bank.wait_for(turn, "sleeping")
     bank.control.signal(signal.SIGKILL)
     bank.control.wait()
+    release.touch()
     url = bank.house.fleet.env["REJOINDER_REDIS_URL"]
     with redis.Redis.from_url(url) as connection:
         wait_until(lambda: connection.llen("rejoinder.control"), LONG)

@@ -1,9 +1,10 @@
 """How many tokens a coming call takes at least, roughly."""
 
+from rejoinder.core.estimate import MEDIA_TOKENS
 from rejoinder.core.messages import Role
 from rejoinder.core.model import ModelRequest, PromptMessage, ToolSpec
 from rejoinder.core.parts import Part, Raw, Text, ToolCall, ToolResult
-from tasks.budget import BLOCK_TOKENS, tokens_of
+from tasks.budget import tokens_of
 
 
 def asked(*parts: Part, tools: tuple[ToolSpec, ...] = ()) -> int:
@@ -22,4 +23,4 @@ def test_words_calls_results_and_tools_all_count() -> None:
 
 def test_an_image_counts_as_an_image_and_not_by_its_bytes() -> None:
     image = Raw({"type": "image", "source": {"type": "base64", "data": "A" * 4_000_000}})
-    assert asked(image) <= BLOCK_TOKENS + 20
+    assert asked(image) <= MEDIA_TOKENS + 20

@@ -105,6 +105,21 @@ def test_a_call_without_a_result_gets_an_honest_one_before_the_next_message() ->
     )
 
 
+def test_an_id_that_a_model_uses_again_gets_another_name_and_keeps_its_result() -> None:
+    history = (
+        user("u"),
+        assistant(call("1")),
+        tool(ToolResult("1", "a")),
+        assistant(call("1")),
+        tool(ToolResult("1", "b")),
+        assistant(call("1_2")),
+        tool(ToolResult("1_2", "c")),
+    )
+    results = [part for parts in said(*history) for part in parts if isinstance(part, ToolResult)]
+    assert [result.content for result in results] == ["a", "b", "c"]
+    assert [result.call_id for result in results] == ["1", "1_2", "1_2_2"]
+
+
 def test_results_stand_in_call_order_directly_after_their_calls() -> None:
     history = (
         user("u"),

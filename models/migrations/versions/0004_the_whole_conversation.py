@@ -53,12 +53,15 @@ def upgrade() -> None:
             DROP CONSTRAINT tool_calls_kind_known,
             ADD CONSTRAINT tool_calls_kind_known
                 CHECK (kind IN ('children', 'client', 'external', 'local'));
+        CREATE INDEX tool_calls_outside ON rejoinder.tool_calls (id)
+            WHERE kind = 'external' AND NOT settled;
     """)
 
 
 def downgrade() -> None:
     """Remove it again: turns that joined another count as finished, nobody waits for children."""
     op.execute("""
+        DROP INDEX rejoinder.tool_calls_outside;
         ALTER TABLE rejoinder.tool_calls
             DROP CONSTRAINT tool_calls_kind_known,
             DROP COLUMN approval, DROP COLUMN note, DROP COLUMN patience, DROP COLUMN deadline,
