@@ -189,7 +189,8 @@ class State:
     def _park(self, status: str, calls: Sequence[Call], action: str | None = None) -> None:
         """Wait for these; each has its own time, from when the chat first waits for it."""
         for call in calls:
-            call.deadline = call.patience if call.deadline is None else call.deadline
+            if call.deadline is None:  # a person has as long as the chat waits, here
+                call.deadline = SOON if call.approval == "wanted" else call.patience
         self._to(status)
         self.deadline = min(call.deadline for call in calls if call.deadline is not None)
         self.action = action
