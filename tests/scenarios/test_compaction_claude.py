@@ -31,7 +31,8 @@ def test_the_request_for_a_summary_is_one_that_the_api_takes(
         portal.wrap_async_context_manager(sse.serving(answer)) as server,
         play(servers, make_database(), tmp_path) as on,
     ):
-        on.worker("w", env={"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "sk-ant-x"})
+        claude = {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "sk-ant-x"}
+        on.worker("w", env={**claude, "REJOINDER_TITLE_MODEL": "off"})
         on.ready()
         turn = on.client.create_chat(
             "Add them. Never round.",
