@@ -76,7 +76,7 @@ SELECT c.id AS chat_id, c.turn_id, c.lease_id, c.history_version
 """)
 
 _BY_TURN = text("""
-SELECT t.chat_id, coalesce(t.joined_id, t.id) AS turn_id, q.id AS queued_id
+SELECT t.chat_id, t.id AS turn_id, q.id AS queued_id
   FROM rejoinder.turns AS t
   LEFT JOIN rejoinder.queued_messages AS q ON q.chat_id = t.chat_id AND q.turn_id = t.id
  WHERE t.id = ANY(CAST(:ids AS uuid[])) AND t.state IN ('open', 'queued', 'joined')

@@ -11,7 +11,7 @@ from models.machine import calls as texts
 from models.snapshot import load
 from rejoinder.core.decide import Park, Policy, RunTools, decide
 from rejoinder.core.errors import Rejected
-from rejoinder.core.messages import CallKind, CallPlan, Default, Delivery, WhenBusy
+from rejoinder.core.messages import Budget, CallKind, CallPlan, Default, Delivery, WhenBusy
 from rejoinder.core.parts import ToolResult
 from rejoinder.core.state import Status
 from tests.chats import BOOM, Subject, World, call, said, words
@@ -375,7 +375,9 @@ def test_a_chat_that_waits_is_consistent(world: World, waits_for: str) -> None:
         fence = world.do(machine.record, subject.held, said("Look.", call()), plans=plans).fence
         world.do(machine.sleep, fence, deadline_seconds=60)
     elif waits_for == "budget":
-        world.do(machine.exceed_budget, subject.held, deadline_seconds=60, spent={})
+        world.do(
+            machine.exceed_budget, subject.held, budget=Budget(), deadline_seconds=60, spent={}
+        )
     before = world.dump()
     assert not world.do(machine.reconcile, subject.id).changed
     assert world.dump() == before

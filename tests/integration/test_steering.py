@@ -138,7 +138,7 @@ def test_an_answer_from_outside_that_comes_between_two_steps_lets_it_join(world:
 
 def test_while_the_budget_is_used_up_it_waits_until_it_is_raised(world: World) -> None:
     chat = world.running()
-    world.do(machine.exceed_budget, chat.held, deadline_seconds=60, spent={})
+    world.do(machine.exceed_budget, chat.held, budget=Budget(), deadline_seconds=60, spent={})
     steer(world, chat, "and this")
     assert queue(world, chat.id) == ["and this"]
     with transaction(world.engine) as tx:
