@@ -3,6 +3,7 @@
 import logging
 from concurrent.futures import Future
 
+from billiard import pool
 from celery.concurrency.prefork import TaskPool
 from celery.concurrency.thread import ApplyResult
 from celery.concurrency.thread import TaskPool as ThreadPool
@@ -15,6 +16,8 @@ from tasks import app, stopping
 log = logging.getLogger(__name__)
 
 STEPS = "rejoinder.steps"
+READ_SECONDS = 3.0
+"""How long a child that leaves waits until its last report is read."""
 
 
 def waiting_steps() -> int:
@@ -77,19 +80,36 @@ def survive_cold_shutdowns() -> None:
     ThreadPool.on_apply = on_apply
 
 
-def wait_for_no_thread_in_a_signal_handler() -> None:
-    """Let a cold shutdown of a threads pool end, whatever the main thread was doing when it came.
+def stop_no_pool_in_a_signal_handler() -> None:
+    """Let a cold shutdown end, whatever the main thread was doing when it came.
 
-    Celery 5.7 stops the pool within the signal's handler, and that waits for its threads. If the
-    main thread was in the middle of a line of the log, it holds the log's lock, for which they wait
-    in turn; if it was handing a task to the pool, it holds the executor's, for which the handler
-    would wait itself: the worker hangs until it is killed. So the handler leaves the pool alone;
-    the main thread stops it as soon as it is out of it (`terminate`).
+    Celery 5.7 stops the pool within the signal's handler, and that waits for what is at work. If
+    the main thread was in the middle of a line of the log, it holds the log's lock, for which
+    threads wait in turn; if it was handing a task to the pool, it holds the executor's lock, or a
+    prefork child waits for the rest of the task: the worker hangs until it is killed. So the
+    handler leaves the pool alone; the main thread stops it, once it is out of it (`terminate`).
     """
+    wait_for_children = TaskPool.on_stop
 
     def on_stop(self: ThreadPool) -> None:
         if not celery_log._in_sighandler:  # noqa: SLF001
             self.executor.shutdown(wait=True, cancel_futures=True)
 
-    ThreadPool.on_stop = on_stop
-    ThreadPool.on_terminate = on_stop
+    def on_stop_of_children(self: TaskPool) -> None:
+        if not celery_log._in_sighandler:  # noqa: SLF001
+            wait_for_children(self)
+
+    ThreadPool.on_stop = ThreadPool.on_terminate = on_stop
+    TaskPool.on_stop = TaskPool.on_terminate = on_stop_of_children
+
+
+def wait_for_no_reader() -> None:
+    """Let a prefork child leave, though its last report is not read.
+
+    On a warm shutdown Celery 5.7 forgets a task that was handed to a child and not heard of since;
+    so nobody reads that it has ended. The child (billiard 4.3) waits for that half a minute, and
+    the worker for the child: longer than a deploy waits. The report is for the log: the message is
+    acknowledged or given back, and the result is stored, without it.
+    """
+    pause = pool.GUARANTEE_MESSAGE_CONSUMPTION_RETRY_INTERVAL
+    pool.GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT = int(READ_SECONDS / pause)

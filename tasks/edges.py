@@ -54,7 +54,8 @@ ORPHAN_SECONDS = 10.0
 
 broker.survive_lost_connections()
 broker.survive_cold_shutdowns()
-broker.wait_for_no_thread_in_a_signal_handler()
+broker.stop_no_pool_in_a_signal_handler()
+broker.wait_for_no_reader()
 
 
 # -- the worker begins --------------------------------------------------------------------------

@@ -2,7 +2,11 @@
 
 import threading
 
+import billiard
+import billiard.pool
 import pytest
+from billiard.pool import RUN
+from celery.concurrency.prefork import TaskPool as ForkPool
 from celery.concurrency.thread import TaskPool
 from celery.utils.log import in_sighandler
 
@@ -50,6 +54,42 @@ def test_a_cold_shutdown_may_come_while_the_main_thread_hands_a_task_to_the_pool
         pool.executor.submit(print)
 
 
-def _stop(pool: TaskPool) -> None:
+def test_a_cold_shutdown_may_come_while_the_main_thread_writes_a_task_to_a_child() -> None:
+    """The child waits for the rest of it, and in the handler the main thread for the child."""
+    forked: list[str] = []
+
+    class Written:
+        _state = RUN
+
+        def close(self) -> None:
+            forked.append("close")
+
+        def join(self) -> None:
+            forked.append("join")
+
+    pool = ForkPool(limit=1)
+    pool._pool = Written()
+    _stop(pool)
+    assert forked == []
+    pool.terminate()
+    assert forked == ["close", "join"]
+
+
+def test_a_child_leaves_soon_though_nobody_reads_its_last_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A warm shutdown forgets a task that it has not heard of again, and so never reads its end.
+
+    Its child would wait half a minute for that: longer than Kubernetes waits for the worker.
+    """
+    slept: list[float] = []
+    monkeypatch.setattr(billiard.pool.time, "sleep", slept.append)
+    child = billiard.pool.Worker.__new__(billiard.pool.Worker)
+    child.on_ready_counter = billiard.Value("i", 6)
+    assert not child._ensure_messages_consumed(completed=7)
+    assert 1 < sum(slept) < 5
+
+
+def _stop(pool: TaskPool | ForkPool) -> None:
     with in_sighandler():
         pool.stop()
