@@ -8,8 +8,9 @@ BIN := $(CURDIR)/.venv/bin
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export PYTHON
 
-# Each test process has its own Postgres and Valkey: more than four only compete.
-WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
+# One test process more than there are CPUs: scenarios mostly wait. Each has its own Postgres and Valkey, so more
+# than four only compete.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); n=$$((n + 1)); [ $$n -gt 4 ] && n=4; echo $$n)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up chat test check lint types arch docs bench bench-db mutants chaos lock clean
