@@ -7,6 +7,7 @@ again by the tasks; a refusal raises `Rejected` with what to do.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
@@ -14,6 +15,7 @@ from uuid import UUID
 
 import redis
 from celery import Celery
+from celery.exceptions import TimeoutError as NoAnswer
 from celery.result import AsyncResult
 
 from rejoinder import requests, streams
@@ -28,6 +30,8 @@ __all__ = ["Client", "StreamEvent", "Turn", "TurnFailed"]
 
 Content = str | Sequence[Mapping[str, Any]]
 Id = str | UUID
+ASK_AGAIN_SECONDS = 5.0
+"""A question that only reads is sent again after so long: Redis may have forgotten it."""
 
 
 @dataclass(frozen=True)
@@ -349,14 +353,27 @@ class Client:
             if value is not None or name == "archived"
         }
         checked = requests.check(kind, given).model_dump(mode="json", exclude_unset=True)
+        left = self._timeout
+        while verb.startswith(("get_", "list_")) and left > ASK_AGAIN_SECONDS:
+            with suppress(NoAnswer):
+                return self._ask(verb, checked, ASK_AGAIN_SECONDS)
+            left -= ASK_AGAIN_SECONDS
+        return self._ask(verb, checked, left)
+
+    def _ask(self, verb: str, arguments: dict[str, Any], timeout: float) -> dict[str, Any]:
         sent = self.app.send_task(
             f"rejoinder.{verb}",
-            kwargs=checked,
+            kwargs=arguments,
             queue="rejoinder.control",
             argsrepr="()",
-            kwargsrepr=shown(checked),
+            kwargsrepr=shown(arguments),
         )
-        answer: dict[str, Any] = sent.get(timeout=self._timeout, disable_sync_subtasks=False)
+        try:
+            answer: dict[str, Any] = sent.get(timeout=timeout, disable_sync_subtasks=False)
+        except NoAnswer:
+            # Now, rather than when Python frees it: Celery tries for 20 s if Redis is gone by then.
+            sent.backend.remove_pending_result(sent)
+            raise
         return answer
 
     def _turn(self, verb: str, kind: type[requests.Request], **arguments: Any) -> Turn:

@@ -62,7 +62,10 @@ class Program:
             assert not ended or words in self.text, self.text
             return self.text.count(words) >= times
 
-        wait_until(said, PATIENCE, f"{words!r} in {self.text[-3000:]}")
+        try:
+            wait_until(said, PATIENCE)
+        except AssertionError as error:
+            raise AssertionError(f"{words!r} is not in {self.text[-3000:]}") from error
 
     def type(self, words: str) -> None:
         os.write(self._write, words.encode())

@@ -176,7 +176,7 @@ def _tell_until_rest(conversation: Conversation, teller: Teller) -> None:
                 conversation.cursor = event.cursor
             asked = teller.status == Status.REQUIRES_ACTION
             at_rest = bool(teller.status) and (asked or not teller.busy)
-            if at_rest and _said_all(teller):
+            if at_rest and (event is None or _said_all(teller)):
                 return
     except KeyboardInterrupt:
         conversation.events = None  # it was cut in the middle of a read
@@ -184,5 +184,10 @@ def _tell_until_rest(conversation: Conversation, teller: Teller) -> None:
 
 
 def _said_all(teller: Teller) -> bool:
-    """An error is told after the status that it brought."""
-    return teller.status != "error" or teller.error is not None
+    """An error, and what is asked for, are told after the status that they brought."""
+    match teller.status:
+        case Status.ERROR:
+            return teller.error is not None
+        case Status.REQUIRES_ACTION:
+            return teller.asked
+    return True

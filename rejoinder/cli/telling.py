@@ -53,6 +53,8 @@ class Teller:
         self.status: str = ""
         self.queued = 0
         self.error: Mapping[str, Any] | None = None
+        self.asked = False
+        """It was told what the chat asks for."""
         self._screen = screen
         self._progress = progress
         self._answer_with = answer_with
@@ -146,6 +148,7 @@ class Teller:
         self.status = data["status"]
         if self.status != Status.ERROR:
             self.error = None
+        self.asked = False
         if self.status not in (Status.PENDING, Status.RUNNING):
             self._retry = ""
         if self.status != Status.RUNNING:
@@ -189,6 +192,7 @@ class Teller:
     def _on_action_required(self, data: Mapping[str, Any]) -> None:
         for line in asked(data, self._answer_with):
             self._screen.line(line, Style.WARN)
+        self.asked = True
 
     def _on_compaction(self, data: Mapping[str, Any]) -> None:
         match data["state"]:

@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -139,6 +140,21 @@ def test_a_turn_finishes_and_its_readers_see_it_though_redis_forgets_everything(
             assert told[-1] == "waiting"
         assert_untroubled(on, members, *turns)
         assert on.start(DONE).get(timeout=LONG)["text"] == "Done."
+
+
+def test_a_question_that_redis_forgot_is_asked_again(begin: Begin) -> None:
+    with begin() as on:
+        door = on.worker("door")
+        on.ready()
+        turn = on.start(DONE)
+        on.rest(turn)
+        door.stop()
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(on.client.get_chat, turn.chat_id)
+            wait_until(lambda: on.redis.llen(CONTROL) == 1, 5)
+            on.redis.flushall()
+            on.worker("next")
+            assert answer.result(LONG)["status"] == "waiting"
 
 
 @POOLS

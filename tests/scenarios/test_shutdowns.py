@@ -48,9 +48,9 @@ def test_a_tool_that_does_not_stop_does_not_keep_its_worker(house: House, tool: 
     step = house.tool(tool, 60)
     turn = house.start(step, {"text": "Done."})
     wait_until(lambda: noted(step), LONG)
+    new = house.worker()
     began = time.monotonic()
     old.signal(signal.SIGTERM)
-    new = house.worker()
     gone(old)
     assert time.monotonic() - began < WELL_WITHIN
     answer = turn.get(timeout=LONG)
@@ -130,14 +130,14 @@ def test_a_rolling_deploy_under_load_loses_and_doubles_nothing(house: House) -> 
     size = 20 if house.pool == "threads" else 8
     env = {"REJOINDER_DRAIN_SECONDS": "1"}
     workers = [house.worker(concurrency=size, env=env) for _ in range(3)]
-    add = {"text": "a b c", "pace": 0.1, "calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]}
+    add = {"text": "a b c", "pace": 0.5, "calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]}
     done = threading.Event()
     results: list[list[Turn]] = []
 
     def talk(number: int) -> None:
         turns = [house.start(add, add, {"text": "Done."}, words=f"{number}")]
         results.append(turns)
-        while turns[-1].get(timeout=LONG) and not done.wait(1.5):
+        while turns[-1].get(timeout=LONG) and not done.wait(3):
             turns.append(house.client.send_message(turns[0].chat_id, f"{number}.{len(turns)}"))
 
     with ThreadPoolExecutor(60) as pool:

@@ -38,7 +38,8 @@ def two_asked(bank: Bank, **more: Any) -> Turn:
 def test_the_app_answers_its_own_tools_while_no_worker_waits(bank: Bank) -> None:
     turn = two_asked(bank)
     chat = bank.chat(turn)
-    assert chat["action"] == {"kind": "calls", "deadline": chat["deadline"]}
+    assert chat["action"] == "calls"
+    assert chat["deadline"]
     asked = [(c["call_id"], c["kind"], c["approval"]) for c in chat["open_calls"]]
     assert asked == [("a", "client", None), ("b", "client", None)]
     assert all(call["deadline"] for call in chat["open_calls"])
