@@ -237,8 +237,13 @@ def _consume(cast: Cast, worker: Member, *, begin: bool) -> None:
     control = cast.app.control
     act = control.add_consumer if begin else control.cancel_consumer
     name = f"{worker.name}@{socket.gethostname()}"
-    (answer,) = act("rejoinder.steps", destination=[name], reply=True, timeout=10, limit=1)
-    assert "ok" in answer[name]
+
+    def heard() -> bool:
+        # A worker listens a moment after it has said that it is ready: what comes before is lost.
+        answers = act("rejoinder.steps", destination=[name], reply=True, timeout=3, limit=1)
+        return bool(answers) and "ok" in answers[0][name]
+
+    wait_until(heard, 30, f"an answer of {name}")
 
 
 def _let_go(cast: Cast) -> None:
