@@ -163,6 +163,7 @@ class Claim:
     attempt: int
     snapshot_version: int
     crashes: int
+    step_id: UUID
 
     @property
     def event(self) -> Event:
@@ -214,21 +215,21 @@ def claim(  # noqa: PLR0913  # who takes what, as which step
     one gets no row; and a process that is counted as dead cannot claim, so the sweeper and it
     never disagree about who owns the chat.
     """
-    lease_id = uuid7()
+    lease_id, step_id = uuid7(), step_id or uuid7()
     rows = _at_once(
         engine,
         _CLAIM,
         chat_id=chat_id,
         worker_id=worker_id,
         lease_id=lease_id,
-        step_id=step_id or uuid7(),
+        step_id=step_id,
         dead_after=dead_after,
         suspect_at=SUSPECT_AT,
         suspects=suspects,
     )
     for row in rows:
         fence = Fence(chat_id, lease_id, row.history_version)
-        return Claim(fence, row.turn_id, row.attempt, row.snapshot_version, row.crashes)
+        return Claim(fence, row.turn_id, row.attempt, row.snapshot_version, row.crashes, step_id)
     return None
 
 

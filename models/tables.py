@@ -370,6 +370,37 @@ class ToolCallRow(Base):
     )
 
 
+class StepRow(Base):
+    """What one run of one step took: written with whatever ended it, and never changed.
+
+    Milliseconds, as the worker measured them; none if the worker died.
+    """
+
+    __tablename__ = "steps"
+
+    chat_id: Mapped[UUID] = mapped_column(
+        ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True
+    )
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    turn_id: Mapped[UUID | None] = mapped_column(Uuid)
+    task_id: Mapped[UUID | None] = mapped_column(Uuid)
+    """Celery's id of the task."""
+    worker: Mapped[str] = mapped_column(Text)
+    attempt: Mapped[int] = mapped_column(SmallInteger)
+    outcome: Mapped[str] = mapped_column(Text)
+    """The transition that ended it."""
+    began_at: Mapped[datetime] = mapped_column(Moment)
+    ended_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
+    claim_ms: Mapped[float | None] = mapped_column(Double)
+    load_ms: Mapped[float | None] = mapped_column(Double)
+    model_ms: Mapped[float | None] = mapped_column(Double)
+    tools_ms: Mapped[float | None] = mapped_column(Double)
+    write_ms: Mapped[float | None] = mapped_column(Double)
+    """What it wrote before the last transaction, and that one as far as this row."""
+    input_tokens: Mapped[int | None] = mapped_column(Integer)
+    output_tokens: Mapped[int | None] = mapped_column(Integer)
+
+
 class IdempotencyKey(Base):
     """A request that was carried out, so that its repetition gives the same answer.
 
