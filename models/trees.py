@@ -29,11 +29,9 @@ SELECT max(depth) - 1 FROM above
 """)
 
 
-def depth_of(tx: Session, chat: Chat) -> int:
-    """How many chats are above this one. Index: chats_pkey; nothing is read for a root."""
-    if chat.parent_id is None:
-        return 0
-    return int(tx.execute(_DEPTH, {"chat_id": chat.id}).scalar_one())
+def depth_of(tx: Session, chat_id: UUID) -> int:
+    """How many chats are above this one. Index: chats_pkey."""
+    return int(tx.execute(_DEPTH, {"chat_id": chat_id}).scalar_one())
 
 
 def parent_of(tx: Session, chat_id: UUID) -> UUID | None:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from models import machine, snapshot, steps
 from models.claims import Claim
-from models.engine import transaction
+from models.engine import reading, transaction
 from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.effects import Effects
 from rejoinder.core.messages import NewMessage, Usage
@@ -63,7 +63,7 @@ class Held:
     @patiently
     def load(self) -> snapshot.Loaded:
         """Read what the step needs."""
-        with self.timeline.measure("load"), transaction(self.runtime.engine) as tx:
+        with self.timeline.measure("load"), reading(self.runtime.engine) as tx:
             return snapshot.load(tx, self.chat_id, self.turn_id)
 
     @patiently
