@@ -4,46 +4,93 @@ Messages get their id, and so their place, while the lock is held: two writers c
 about the order. Nothing here decides a status; the transitions in `by_*.py` do.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import and_, func, insert, or_, select, update
+from sqlalchemy import Uuid, and_, bindparam, func, insert, or_, select, text, update
 from uuid_utils.compat import uuid7
 
 from models.machine.change import Change
 from models.tables import Message, Turn
-from models.types import plain
+from models.types import AnyText, Content, plain
 from rejoinder.core import parts
 from rejoinder.core.effects import Event, EventKind, TurnEnd
 from rejoinder.core.messages import Failure, NewMessage, Role, TurnKind, TurnState, Usage
 from rejoinder.core.money import dollars
 from rejoinder.core.parts import Json
 
+_APPEND = text("""
+WITH m AS (
+    INSERT INTO rejoinder.messages
+           (chat_id, turn_id, role, visibility, compressed, revision, parts, model, context_limit,
+            runtime_ms, stop_reason, request_id, cost_micros, input_tokens, output_tokens,
+            cache_read_tokens, cache_write_tokens, reasoning_tokens)
+    VALUES (:chat_id, :turn_id, :role, :visibility, :compressed, :revision, :parts, :model,
+            :context_limit, :runtime_ms, :stop_reason, :request_id, :cost_micros, :input_tokens,
+            :output_tokens, :cache_read_tokens, :cache_write_tokens, :reasoning_tokens)
+    RETURNING id, created_at
+), t AS (
+    UPDATE rejoinder.turns SET steps = steps + 1 WHERE :is_step AND id = :turn_id
+), k AS (
+    INSERT INTO rejoinder.tool_calls
+           (chat_id, message_id, call_id, name, arguments, kind, delivery, external_id, approval,
+            patience, default_answer, waits_for, state, started_at)
+    SELECT :chat_id, m.id, c.*
+      FROM m, json_to_recordset(:calls) AS c(
+           call_id text, name text, arguments json, kind text, delivery text, external_id text,
+           approval text, patience double precision, default_answer json, waits_for uuid[],
+           state text, started_at timestamptz)
+)
+SELECT id, created_at FROM m
+""").bindparams(
+    bindparam("chat_id", type_=Uuid),
+    bindparam("turn_id", type_=Uuid),
+    bindparam("parts", type_=Content),
+    bindparam("request_id", type_=AnyText),
+    bindparam("calls", type_=Content),
+)
+"""The message, the step that it was, and the calls it holds: one round trip."""
 
-def append(change: Change, message: NewMessage, turn_id: UUID | None = None) -> int:
-    """Add a message at the end of history."""
+
+def append(
+    change: Change,
+    message: NewMessage,
+    turn_id: UUID | None = None,
+    *,
+    is_step: bool = False,
+    calls: Sequence[Mapping[str, Json]] = (),
+) -> int:
+    """Add a message at the end of history, with the rows of its calls, as JSON."""
     stored = parts.dump(message.parts)
     turn_id = turn_id or change.chat.turn_id
-    message_id, created_at = change.tx.execute(
-        insert(Message)
-        .values(
-            chat_id=change.chat.id,
-            turn_id=turn_id,
-            role=message.role,
-            visibility=message.visibility,
-            compressed=message.compressed,
-            revision=change.version,
-            parts=stored,
-            model=message.model and plain("The model", message.model),
-            context_limit=message.context_limit,
-            runtime_ms=message.runtime_ms,
-            stop_reason=message.stop_reason,
-            request_id=message.request_id,
-            cost_micros=message.cost_micros,
-            **vars(message.usage),
+    stored_as: tuple[int, datetime] = (
+        change.tx.execute(
+            _APPEND,
+            {
+                "chat_id": change.chat.id,
+                "turn_id": turn_id,
+                "role": message.role,
+                "visibility": message.visibility,
+                "compressed": message.compressed,
+                "revision": change.version,
+                "parts": stored,
+                "model": message.model and plain("The model", message.model),
+                "context_limit": message.context_limit,
+                "runtime_ms": message.runtime_ms,
+                "stop_reason": message.stop_reason,
+                "request_id": message.request_id,
+                "cost_micros": message.cost_micros,
+                **vars(message.usage),
+                "is_step": is_step,
+                "calls": list(calls),
+            },
         )
-        .returning(Message.id, Message.created_at)
-    ).one()
+        .one()
+        ._tuple()
+    )
+    message_id, created_at = stored_as
     change.touch_history()
     change.message_ids.append(message_id)
     change.events.append(
@@ -98,13 +145,10 @@ def count_lost(change: Change, message: NewMessage | None) -> None:
     count(change, message and replace(message, runtime_ms=None))
 
 
-def generated(change: Change, message: NewMessage) -> int:
-    """Add what the model produced; it counts as a step of the turn."""
-    message_id = append(change, message)
+def generated(change: Change, message: NewMessage, calls: Sequence[Mapping[str, Json]] = ()) -> int:
+    """Add what the model produced, and its calls; it counts as a step of the turn."""
+    message_id = append(change, message, is_step=True, calls=calls)
     count(change, message)
-    change.tx.execute(
-        update(Turn).where(Turn.id == change.chat.turn_id).values(steps=Turn.steps + 1)
-    )
     return message_id
 
 
