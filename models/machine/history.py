@@ -6,7 +6,6 @@ about the order. Nothing here decides a status; the transitions in `by_*.py` do.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import Uuid, and_, bindparam, func, insert, or_, select, text, update
@@ -65,32 +64,26 @@ def append(
     """Add a message at the end of history, with the rows of its calls, as JSON."""
     stored = parts.dump(message.parts)
     turn_id = turn_id or change.chat.turn_id
-    stored_as: tuple[int, datetime] = (
-        change.tx.execute(
-            _APPEND,
-            {
-                "chat_id": change.chat.id,
-                "turn_id": turn_id,
-                "role": message.role,
-                "visibility": message.visibility,
-                "compressed": message.compressed,
-                "revision": change.version,
-                "parts": stored,
-                "model": message.model and plain("The model", message.model),
-                "context_limit": message.context_limit,
-                "runtime_ms": message.runtime_ms,
-                "stop_reason": message.stop_reason,
-                "request_id": message.request_id,
-                "cost_micros": message.cost_micros,
-                **vars(message.usage),
-                "is_step": is_step,
-                "calls": list(calls),
-            },
-        )
-        .one()
-        ._tuple()
-    )
-    message_id, created_at = stored_as
+    given = {
+        "chat_id": change.chat.id,
+        "turn_id": turn_id,
+        "role": message.role,
+        "visibility": message.visibility,
+        "compressed": message.compressed,
+        "revision": change.version,
+        "parts": stored,
+        "model": message.model and plain("The model", message.model),
+        "context_limit": message.context_limit,
+        "runtime_ms": message.runtime_ms,
+        "stop_reason": message.stop_reason,
+        "request_id": message.request_id,
+        "cost_micros": message.cost_micros,
+        **vars(message.usage),
+        "is_step": is_step,
+        "calls": list(calls),
+    }
+    row = change.tx.execute(_APPEND, given).one()
+    message_id: int = row.id
     change.touch_history()
     change.message_ids.append(message_id)
     change.events.append(
@@ -104,7 +97,7 @@ def append(
                 "parts": stored,
                 "model": message.model,
                 "usage": cost_of(message),
-                "created_at": created_at.isoformat(),
+                "created_at": row.created_at.isoformat(),
             },
         )
     )
