@@ -55,6 +55,7 @@ _LOOK = (
         exists().where(ToolCallRow.chat_id == Chat.id, ~ToolCallRow.settled).label("has_calls"),
         func.statement_timestamp().label("now"),
     )
+    .select_from(Chat)
     .join(Turn, Turn.id == bindparam("turn_id"))
     .join(_ROOT, _ROOT.id == Chat.root_id)
     .where(Chat.id == bindparam("chat_id"))

@@ -14,7 +14,7 @@ from sqlalchemy import bindparam, select
 from models.machine.change import Change
 from models.machine.history import append, generated
 from models.tables import ToolCallRow
-from models.types import escaped
+from models.types import as_json, escaped
 from rejoinder.core import parts
 from rejoinder.core.effects import Event, EventKind, Send
 from rejoinder.core.errors import Rejected
@@ -75,29 +75,31 @@ def record(
     """Add an assistant's message and its calls; those that begin now are marked as started."""
     starting = set(start)
     planned = [(call, plans.get(call.call_id, CallPlan())) for call in requested]
-    now = change.now.isoformat()
     generated(
         change,
         message,
-        [_row(call, plan, now if call.call_id in starting else None) for call, plan in planned],
+        [
+            _row(call, plan, change.now if call.call_id in starting else None)
+            for call, plan in planned
+        ],
     )
     change.has_open_calls = bool(planned)
     if any(plan.kind is CallKind.EXTERNAL and c.call_id in starting for c, plan in planned):
         send(change, [call for call in unsettled(change) if call.call_id in starting])
 
 
-def _row(call: parts.ToolCall, plan: CallPlan, started_at: str | None) -> dict[str, Json]:
-    waits_for: list[Json] = [str(each) for each in plan.waits_for]
+def _row(call: parts.ToolCall, plan: CallPlan, started_at: datetime | None) -> dict[str, object]:
+    waits_for = f"{{{','.join(map(str, plan.waits_for))}}}"
     return {
         "call_id": escaped(call.call_id),
         "name": escaped(call.name),
-        "arguments": call.arguments,
+        "arguments": as_json(call.arguments),
         "kind": plan.kind,
         "delivery": plan.delivery,
         "external_id": plan.external_id and escaped(plan.external_id),
         "approval": Approval.WANTED if plan.approval else None,
         "patience": plan.seconds,
-        "default_answer": vars(plan.default) if plan.default else None,
+        "default_answer": as_json(vars(plan.default)) if plan.default else None,
         "waits_for": waits_for if plan.kind is CallKind.CHILDREN else None,
         "state": CallState.STARTED if started_at else CallState.REQUESTED,
         "started_at": started_at,

@@ -36,11 +36,17 @@ WITH m AS (
     INSERT INTO rejoinder.tool_calls
            (chat_id, message_id, call_id, name, arguments, kind, delivery, external_id, approval,
             patience, default_answer, waits_for, state, started_at)
-    SELECT :chat_id, m.id, c.*
-      FROM m, json_to_recordset(:calls) AS c(
-           call_id text, name text, arguments json, kind text, delivery text, external_id text,
-           approval text, patience double precision, default_answer json, waits_for uuid[],
-           state text, started_at timestamptz)
+    SELECT :chat_id, m.id, c.call_id, c.name, c.arguments, c.kind, c.delivery, c.external_id,
+           c.approval, c.patience, c.default_answer, CAST(c.waits_for AS uuid[]), c.state,
+           c.started_at
+      FROM m, unnest(
+           CAST(:call_id AS text[]), CAST(:name AS text[]), CAST(:arguments AS json[]),
+           CAST(:kind AS text[]), CAST(:delivery AS text[]), CAST(:external_id AS text[]),
+           CAST(:approval AS text[]), CAST(:patience AS double precision[]),
+           CAST(:default_answer AS json[]), CAST(:waits_for AS text[]), CAST(:state AS text[]),
+           CAST(:started_at AS timestamptz[]))
+           AS c(call_id, name, arguments, kind, delivery, external_id, approval, patience,
+                default_answer, waits_for, state, started_at)
 )
 SELECT id, created_at FROM m
 """).bindparams(
@@ -48,9 +54,25 @@ SELECT id, created_at FROM m
     bindparam("turn_id", type_=Uuid),
     bindparam("parts", type_=Content),
     bindparam("request_id", type_=AnyText),
-    bindparam("calls", type_=Content),
 )
-"""The message, the step that it was, and the calls it holds: one round trip."""
+"""The message, the step that it was, and the calls it holds: one round trip.
+
+Calls come as arrays: Postgres' functions that take JSON apart cannot read all that we store.
+"""
+_OF_CALLS = (
+    "call_id",
+    "name",
+    "arguments",
+    "kind",
+    "delivery",
+    "external_id",
+    "approval",
+    "patience",
+    "default_answer",
+    "waits_for",
+    "state",
+    "started_at",
+)
 
 
 def append(
@@ -59,9 +81,9 @@ def append(
     turn_id: UUID | None = None,
     *,
     is_step: bool = False,
-    calls: Sequence[Mapping[str, Json]] = (),
+    calls: Sequence[Mapping[str, object]] = (),
 ) -> int:
-    """Add a message at the end of history, with the rows of its calls, as JSON."""
+    """Add a message at the end of history, with the rows of its calls."""
     stored = parts.dump(message.parts)
     turn_id = turn_id or change.chat.turn_id
     given = {
@@ -80,7 +102,7 @@ def append(
         "cost_micros": message.cost_micros,
         **vars(message.usage),
         "is_step": is_step,
-        "calls": list(calls),
+        **{name: [call[name] for call in calls] for name in _OF_CALLS},
     }
     row = change.tx.execute(_APPEND, given).one()
     message_id: int = row.id
@@ -138,7 +160,9 @@ def count_lost(change: Change, message: NewMessage | None) -> None:
     count(change, message and replace(message, runtime_ms=None))
 
 
-def generated(change: Change, message: NewMessage, calls: Sequence[Mapping[str, Json]] = ()) -> int:
+def generated(
+    change: Change, message: NewMessage, calls: Sequence[Mapping[str, object]] = ()
+) -> int:
     """Add what the model produced, and its calls; it counts as a step of the turn."""
     message_id = append(change, message, is_step=True, calls=calls)
     count(change, message)
