@@ -15,6 +15,7 @@ from sqlalchemy import Engine, Row, TextClause, text
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
+from models.engine import at_once
 from rejoinder.core.effects import Dispatch, Event, EventKind, Fence, TurnEnd
 from rejoinder.core.limits import REDISPATCH_FIRST, REDISPATCH_MOST, SUSPECT_AT
 from rejoinder.core.messages import TurnState
@@ -392,7 +393,5 @@ def redispatch(tx: Session, *, limit: int = 1000) -> list[Dispatch]:
 
 
 def _at_once(engine: Engine, statement: TextClause, **parameters: object) -> Sequence[Row[Any]]:
-    """Run one statement as a transaction of its own, in one round trip: no BEGIN, no COMMIT."""
-    with engine.connect() as connection:
-        connection.execution_options(isolation_level="AUTOCOMMIT")
+    with at_once(engine) as connection:
         return connection.execute(statement, parameters).all()

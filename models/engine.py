@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import Engine, ExceptionContext, create_engine, event
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.orm import Session
@@ -80,12 +80,26 @@ def _ping(
 
 
 @contextmanager
-def reading(engine: Engine) -> Iterator[Session]:
-    """Reads, each a transaction of its own and one round trip: nothing is begun or committed."""
+def at_once(engine: Engine) -> Iterator[Connection]:
+    """Statements that are transactions of their own: one round trip each, no BEGIN, no COMMIT.
+
+    Not by SQLAlchemy's isolation level AUTOCOMMIT: psycopg2 would say so to the server each time.
+    """
     with engine.connect() as connection:
-        connection.execution_options(isolation_level="AUTOCOMMIT")
-        with Session(connection, autoflush=False) as session:
-            yield session
+        driver = cast("Any", connection.connection.driver_connection)
+        driver.autocommit = True
+        try:
+            yield connection
+        finally:
+            if not driver.closed:
+                driver.autocommit = False
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Session]:
+    """Reads, each by itself."""
+    with at_once(engine) as connection, Session(connection, autoflush=False) as session:
+        yield session
 
 
 @contextmanager
