@@ -35,9 +35,8 @@ def depth_of(tx: Session, chat_id: UUID) -> int:
 
 
 def parent_of(tx: Session, chat_id: UUID) -> UUID | None:
-    """The chat above; nothing is read if this transaction has the chat's row already."""
-    chat = tx.get(Chat, chat_id)
-    return chat.parent_id if chat else None
+    """The chat above."""
+    return tx.scalars(select(Chat.parent_id).where(Chat.id == chat_id)).one_or_none()
 
 
 def budget_of(tx: Session, chat: Chat) -> Budget:

@@ -8,11 +8,13 @@ user's message never enters history between a call and its result.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import cast
 
 from sqlalchemy import bindparam, select
 
 from models.machine.change import Change
 from models.machine.history import append, generated
+from models.machine.rows import Row, table_of
 from models.tables import ToolCallRow
 from models.types import as_json, escaped
 from rejoinder.core import parts
@@ -44,18 +46,23 @@ _STARTED = " It had started; what it did until then is unknown."
 _SENT = " Another app has it: it may still be running, or may yet be run. Its outcome is unknown."
 
 Calls = Sequence[ToolCallRow]
+_TABLE = table_of(ToolCallRow)
 _UNSETTLED = (
-    select(ToolCallRow)
-    .where(ToolCallRow.chat_id == bindparam("chat_id"), ~ToolCallRow.settled)
-    .order_by(ToolCallRow.id)
-    .execution_options(populate_existing=True)
+    select(_TABLE)
+    .where(_TABLE.c.chat_id == bindparam("chat_id"), ~_TABLE.c.settled)
+    .order_by(_TABLE.c.id)
 )
 
 
 def unsettled(change: Change) -> Calls:
     """The calls that history waits for, in call order. Index: tool_calls_open."""
-    change.tx.flush()  # reading rows anew would undo answers that are not written yet
-    found = change.tx.scalars(_UNSETTLED, {"chat_id": change.chat.id}).all()
+    change.write()  # reading rows anew would undo answers that are not written yet
+    found: list[ToolCallRow] = []
+    for read in change.tx.execute(_UNSETTLED, {"chat_id": change.chat.id}).mappings():
+        values = {**read}
+        row = change.calls.setdefault(values["id"], Row(values))
+        row.read(values)
+        found.append(cast("ToolCallRow", row))
     change.has_open_calls = bool(found)
     return found
 

@@ -6,12 +6,14 @@ columns that belong to a status are set in one place, `to`, so that no transitio
 """
 
 from datetime import datetime, timedelta
+from typing import cast
 from uuid import UUID
 
 from sqlalchemy import bindparam, exists, func, select
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
+from models.machine.rows import Row, store, table_of
 from models.tables import Chat, QueuedMessage, ToolCallRow
 from rejoinder.core.effects import (
     Cause,
@@ -30,15 +32,17 @@ from rejoinder.core.messages import ActionKind, Failure
 from rejoinder.core.parts import Json
 from rejoinder.core.state import AT_REST, LEASED, TABLE, Actor, Status, Transition, targets
 
+_CHATS, _CALLS = table_of(Chat), table_of(ToolCallRow)
 _LOCK = (
     select(
-        Chat,
-        func.clock_timestamp(),
-        exists().where(ToolCallRow.chat_id == bindparam("chat_id"), ~ToolCallRow.settled),
+        *_CHATS.c,
+        func.clock_timestamp().label("now"),
+        exists()
+        .where(_CALLS.c.chat_id == bindparam("chat_id"), ~_CALLS.c.settled)
+        .label("has_open_calls"),
     )
-    .where(Chat.id == bindparam("chat_id"))
-    .with_for_update(of=Chat, key_share=True)
-    .execution_options(populate_existing=True)
+    .where(_CHATS.c.id == bindparam("chat_id"))
+    .with_for_update(of=_CHATS, key_share=True)
 )
 
 
@@ -72,6 +76,8 @@ class Change:
         self.history_changed = False
         self.queue_changed = False
         self.message_ids: list[int] = []
+        self.calls: dict[int, Row] = {}
+        """Rows of tool calls that were read, by their id."""
         self.events: list[Event] = []
         self.hints: list[Hint] = []
         self.ended: list[TurnEnd] = []
@@ -153,8 +159,17 @@ class Change:
             self.events.append(Event(EventKind.STATUS, told))
         if chat.last_error is not None and self.before is not Status.ERROR:
             self.events.append(Event(EventKind.ERROR, chat.last_error))
-        self.tx.flush()
+        self.write()
         return self._effects(changed=True, turn_id=turn_id, queued_id=queued_id)
+
+    def write(self) -> None:
+        """Write what was changed so far of the chat and of its calls."""
+        if isinstance(self.chat, Row):
+            store(self.tx, _CHATS, self.chat)
+        else:
+            self.tx.flush()  # it is new
+        for call in self.calls.values():
+            store(self.tx, _CALLS, call)
 
     def _effects(
         self, *, changed: bool, turn_id: UUID | None = None, queued_id: int | None = None
@@ -212,10 +227,12 @@ def begin(
     FOR NO KEY UPDATE: excludes every other transition of this chat, but not the foreign-key checks
     of its messages and children.
     """
-    found = tx.execute(_LOCK, {"chat_id": chat_id}).one_or_none()
+    found = tx.execute(_LOCK, {"chat_id": chat_id}).mappings().one_or_none()
     if found is None:
         raise _refusal(transition, f"There is no chat {chat_id}", "check its id")
-    chat, now, has_open_calls = found
+    values = dict(found)
+    now, has_open_calls = values.pop("now"), values.pop("has_open_calls")
+    chat = cast("Chat", Row(values))
     if fence is not None and (chat.lease_id, chat.history_version) != (
         fence.lease_id,
         fence.history_version,
