@@ -10,7 +10,7 @@ from typing import Any, cast
 from sqlalchemy import Table, bindparam, update
 from sqlalchemy.orm import Session
 
-from models.tables import Base
+from models.base import Base
 
 
 class Row:

@@ -13,10 +13,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import configure_mappers
 
 from models import machine
+from models.base import Base
 from models.engine import transaction
 from models.history import prompt_history
 from models.machine import NewChat
-from models.tables import Base, Chat, Message, QueuedMessage, ToolCallRow, Turn
+from models.tables import Chat, Message, QueuedMessage, ToolCallRow, Turn
 from rejoinder.core import parts
 from rejoinder.core.errors import Rejected
 from rejoinder.core.messages import CallKind, CallPlan, Failure, NewMessage, Role
