@@ -10,21 +10,23 @@ from uuid import UUID
 from sqlalchemy import CompoundSelect, Row, bindparam, func, literal, select, union_all
 from sqlalchemy.orm import Session
 
+from models.base import table_of
 from models.tables import Message
 from rejoinder.core.messages import Role, Visibility
 
 Shown: TypeAlias = "Row[Any]"
 """A message as the model is shown it: these columns."""
+_M = table_of(Message).c
 _COLUMNS = (
-    Message.id,
-    Message.role,
-    Message.parts,
-    Message.model,
-    Message.stop_reason,
-    Message.compressed,
-    Message.input_tokens,
-    Message.cache_read_tokens,
-    Message.cache_write_tokens,
+    _M.id,
+    _M.role,
+    _M.parts,
+    _M.model,
+    _M.stop_reason,
+    _M.compressed,
+    _M.input_tokens,
+    _M.cache_read_tokens,
+    _M.cache_write_tokens,
 )
 
 
@@ -35,27 +37,27 @@ def _query() -> CompoundSelect[Any]:
     messages_pkey for the rows. Its cost is what it returns, however long the chat is.
     """
     boundary = (
-        select(func.coalesce(func.max(Message.id), literal(0)))
+        select(func.coalesce(func.max(_M.id), literal(0)))
         .where(
-            Message.chat_id == bindparam("chat_id"),
-            Message.compressed,
-            Message.visibility == Visibility.MODEL,
-            ~Message.deleted,
+            _M.chat_id == bindparam("chat_id"),
+            _M.compressed,
+            _M.visibility == Visibility.MODEL,
+            ~_M.deleted,
         )
         .scalar_subquery()
     )
     visible = (
-        Message.chat_id == bindparam("chat_id"),
-        ~Message.deleted,
-        Message.visibility != Visibility.USER,
+        _M.chat_id == bindparam("chat_id"),
+        ~_M.deleted,
+        _M.visibility != Visibility.USER,
     )
     system = select(*_COLUMNS).where(
         *visible,
-        Message.role == Role.SYSTEM,
-        ~Message.compressed,
-        Message.id < boundary,
+        _M.role == Role.SYSTEM,
+        ~_M.compressed,
+        _M.id < boundary,
     )
-    since = select(*_COLUMNS).where(*visible, Message.id >= boundary)
+    since = select(*_COLUMNS).where(*visible, _M.id >= boundary)
     return union_all(system, since)
 
 

@@ -9,9 +9,10 @@ from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import bindparam, exists, func, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from models import trees
+from models.base import table_of
 from models.history import Shown, prompt_history
 from models.tables import Chat, ToolCallRow, Turn
 from rejoinder.core import parts
@@ -38,27 +39,28 @@ class Loaded:
     snapshot: Snapshot
 
 
-_ROOT = aliased(Chat)
+_CHATS, _TURNS, _CALLS = table_of(Chat), table_of(Turn), table_of(ToolCallRow)
+_ROOTS = _CHATS.alias("root")
 _LOOK = (
     select(
-        Chat.owner,
-        Chat.model,
-        Chat.options,
-        Chat.parent_id,
-        Chat.root_id,
-        Chat.title_source,
-        Chat.attempt,
-        Turn.kind,
-        Turn.steps,
-        _ROOT.budget_tokens,
-        _ROOT.budget_micros,
-        exists().where(ToolCallRow.chat_id == Chat.id, ~ToolCallRow.settled).label("has_calls"),
+        _CHATS.c.owner,
+        _CHATS.c.model,
+        _CHATS.c.options,
+        _CHATS.c.parent_id,
+        _CHATS.c.root_id,
+        _CHATS.c.title_source,
+        _CHATS.c.attempt,
+        _TURNS.c.kind,
+        _TURNS.c.steps,
+        _ROOTS.c.budget_tokens,
+        _ROOTS.c.budget_micros,
+        exists().where(_CALLS.c.chat_id == _CHATS.c.id, ~_CALLS.c.settled).label("has_calls"),
         func.statement_timestamp().label("now"),
     )
-    .select_from(Chat)
-    .join(Turn, Turn.id == bindparam("turn_id"))
-    .join(_ROOT, _ROOT.id == Chat.root_id)
-    .where(Chat.id == bindparam("chat_id"))
+    .select_from(_CHATS)
+    .join(_TURNS, _TURNS.c.id == bindparam("turn_id"))
+    .join(_ROOTS, _ROOTS.c.id == _CHATS.c.root_id)
+    .where(_CHATS.c.id == bindparam("chat_id"))
 )
 """Indexes: chats_pkey (twice), turns_pkey, tool_calls_open."""
 

@@ -12,9 +12,10 @@ from typing import cast
 
 from sqlalchemy import bindparam, select
 
+from models.base import table_of
 from models.machine.change import Change
 from models.machine.history import append, generated
-from models.machine.rows import Row, table_of
+from models.machine.rows import Row
 from models.tables import ToolCallRow
 from models.types import as_json, escaped
 from rejoinder.core import parts

@@ -13,7 +13,8 @@ from sqlalchemy import bindparam, exists, func, select
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
-from models.machine.rows import Row, store, table_of
+from models.base import table_of
+from models.machine.rows import Row, store
 from models.tables import Chat, QueuedMessage, ToolCallRow
 from rejoinder.core.effects import (
     Cause,

@@ -5,12 +5,10 @@ and each is written once, by one statement that names the columns that differ.
 """
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import Table, bindparam, update
 from sqlalchemy.orm import Session
-
-from models.base import Base
 
 
 class Row:
@@ -31,11 +29,6 @@ class Row:
         changed = {name: now[name] for name, value in stored.items() if now[name] != value}
         stored.update(changed)
         return changed
-
-
-def table_of(model: type[Base]) -> Table:
-    """The table of a model."""
-    return cast("Table", model.__table__)
 
 
 def store(tx: Session, table: Table, row: Row) -> None:
