@@ -15,6 +15,7 @@ from sqlalchemy import Engine, Row, TextClause, text
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
+from models.engine import at_once
 from rejoinder.core.effects import Dispatch, Event, EventKind, Fence, TurnEnd
 from rejoinder.core.limits import REDISPATCH_FIRST, REDISPATCH_MOST, SUSPECT_AT
 from rejoinder.core.messages import TurnState
@@ -163,6 +164,7 @@ class Claim:
     attempt: int
     snapshot_version: int
     crashes: int
+    step_id: UUID
 
     @property
     def event(self) -> Event:
@@ -214,21 +216,21 @@ def claim(  # noqa: PLR0913  # who takes what, as which step
     one gets no row; and a process that is counted as dead cannot claim, so the sweeper and it
     never disagree about who owns the chat.
     """
-    lease_id = uuid7()
+    lease_id, step_id = uuid7(), step_id or uuid7()
     rows = _at_once(
         engine,
         _CLAIM,
         chat_id=chat_id,
         worker_id=worker_id,
         lease_id=lease_id,
-        step_id=step_id or uuid7(),
+        step_id=step_id,
         dead_after=dead_after,
         suspect_at=SUSPECT_AT,
         suspects=suspects,
     )
     for row in rows:
         fence = Fence(chat_id, lease_id, row.history_version)
-        return Claim(fence, row.turn_id, row.attempt, row.snapshot_version, row.crashes)
+        return Claim(fence, row.turn_id, row.attempt, row.snapshot_version, row.crashes, step_id)
     return None
 
 
@@ -391,7 +393,5 @@ def redispatch(tx: Session, *, limit: int = 1000) -> list[Dispatch]:
 
 
 def _at_once(engine: Engine, statement: TextClause, **parameters: object) -> Sequence[Row[Any]]:
-    """Run one statement as a transaction of its own, in one round trip: no BEGIN, no COMMIT."""
-    with engine.connect() as connection:
-        connection.execution_options(isolation_level="AUTOCOMMIT")
+    with at_once(engine) as connection:
         return connection.execute(statement, parameters).all()

@@ -5,16 +5,24 @@ functions are run: commit or nothing. Neither ever publishes; `Effects` are the 
 once `transaction` has ended.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
-from sqlalchemy import Engine, ExceptionContext, create_engine, event
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from models.types import as_json
 from rejoinder.core.errors import Refused
 from rejoinder.core.limits import IDLE_IN_TRANSACTION_MS, LOCK_TIMEOUT_MS
+
+PING_AFTER_SECONDS = 1.0
+"""A connection that was used less long ago is taken to be one."""
 
 
 def _refuse_plainly(context: ExceptionContext) -> None:
@@ -41,14 +49,57 @@ def make_engine(url: str, **options: Any) -> Engine:  # SQLAlchemy's own options
         "keepalives_count": 3,
         "tcp_user_timeout": 10_000,
     } | options.pop("connect_args", {})
-    defaults: dict[str, Any] = {
-        "json_serializer": as_json,
-        "pool_pre_ping": True,  # a ping per checkout: the pool survives a restart of Postgres
-        "connect_args": connect,
-    }
+    defaults: dict[str, Any] = {"json_serializer": as_json, "connect_args": connect}
     engine = create_engine(url, **defaults | options)
     event.listen(engine, "handle_error", _refuse_plainly)
+    event.listen(engine, "checkin", _used)
+    event.listen(engine, "checkout", partial(_ping, engine))
     return engine
+
+
+def _used(_: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
+    record.info["used_at"] = time.monotonic()
+
+
+def _ping(
+    engine: Engine, dbapi: DBAPIConnection, record: ConnectionPoolEntry, _: PoolProxiedConnection
+) -> None:
+    """See whether a connection that lay idle is still one: the pool survives a restart of Postgres.
+
+    SQLAlchemy's own `pool_pre_ping` asks each time, which is a round trip for each transaction.
+    """
+    used_at = record.info.get("used_at")
+    if used_at is None or time.monotonic() - used_at < PING_AFTER_SECONDS:
+        return  # new, or just given back by somebody whose statement it had answered
+    try:
+        alive = engine.dialect.do_ping(dbapi)
+    except engine.dialect.loaded_dbapi.Error:
+        alive = False
+    if not alive:
+        raise InvalidatePoolError
+
+
+@contextmanager
+def at_once(engine: Engine) -> Iterator[Connection]:
+    """Statements that are transactions of their own: one round trip each, no BEGIN, no COMMIT.
+
+    Not by SQLAlchemy's isolation level AUTOCOMMIT: psycopg2 would say so to the server each time.
+    """
+    with engine.connect() as connection:
+        driver = cast("Any", connection.connection.driver_connection)
+        driver.autocommit = True
+        try:
+            yield connection
+        finally:
+            if not driver.closed:
+                driver.autocommit = False
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Session]:
+    """Reads, each by itself."""
+    with at_once(engine) as connection, Session(connection, autoflush=False) as session:
+        yield session
 
 
 @contextmanager

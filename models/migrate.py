@@ -13,8 +13,8 @@ from alembic.config import Config
 from sqlalchemy import Connection, text
 from sqlalchemy.pool import NullPool
 
+from models.base import SCHEMA
 from models.engine import make_engine
-from models.tables import SCHEMA
 
 RELEASED = "0001"
 """The revision of the newest release; migrations after it must leave that release working."""

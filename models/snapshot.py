@@ -1,19 +1,20 @@
-"""What a step needs to know of its chat, read in one short transaction.
+"""What a step needs to know of its chat, in two statements; more only where there is more to know.
 
 Read after the claim: the rows cannot change under the lease except by an edit or a stop, which the
-fence and the cancellation deal with.
+fence and the cancellation deal with, and by answers from outside, for which the next step looks.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, exists, func, select
 from sqlalchemy.orm import Session
 
 from models import trees
-from models.history import prompt_history
-from models.tables import Chat, Message, ToolCallRow, Turn
+from models.base import table_of
+from models.history import Shown, prompt_history
+from models.tables import Chat, ToolCallRow, Turn
 from rejoinder.core import parts
 from rejoinder.core.decide import Call, Entry, Snapshot
 from rejoinder.core.messages import Budget, TitleSource, Used
@@ -38,37 +39,66 @@ class Loaded:
     snapshot: Snapshot
 
 
+_CHATS, _TURNS, _CALLS = table_of(Chat), table_of(Turn), table_of(ToolCallRow)
+_ROOTS = _CHATS.alias("root")
+_LOOK = (
+    select(
+        _CHATS.c.owner,
+        _CHATS.c.model,
+        _CHATS.c.options,
+        _CHATS.c.parent_id,
+        _CHATS.c.root_id,
+        _CHATS.c.title_source,
+        _CHATS.c.attempt,
+        _TURNS.c.kind,
+        _TURNS.c.steps,
+        _ROOTS.c.budget_tokens,
+        _ROOTS.c.budget_micros,
+        exists().where(_CALLS.c.chat_id == _CHATS.c.id, ~_CALLS.c.settled).label("has_calls"),
+        func.statement_timestamp().label("now"),
+    )
+    .select_from(_CHATS)
+    .join(_TURNS, _TURNS.c.id == bindparam("turn_id"))
+    .join(_ROOTS, _ROOTS.c.id == _CHATS.c.root_id)
+    .where(_CHATS.c.id == bindparam("chat_id"))
+)
+"""Indexes: chats_pkey (twice), turns_pkey, tool_calls_open."""
+
+
 def load(tx: Session, chat_id: UUID, turn_id: UUID) -> Loaded:
     """Read the chat, its history since the newest boundary, and its open calls."""
-    chat, now = tx.execute(select(Chat, func.statement_timestamp()).where(Chat.id == chat_id)).one()
-    turn = tx.get_one(Turn, turn_id)
-    calls = tx.scalars(
-        select(ToolCallRow)
-        .where(ToolCallRow.chat_id == chat_id, ~ToolCallRow.settled)
-        .order_by(ToolCallRow.id)
-    )
-    budget = trees.budget_of(tx, chat)
+    chat = tx.execute(_LOOK, {"chat_id": chat_id, "turn_id": turn_id}).one()
+    budget = Budget(chat.budget_tokens, chat.budget_micros)
     return Loaded(
         chat_id=chat_id,
         turn_id=turn_id,
         owner=chat.owner,
         model=chat.model,
         options=ChatOptions.load(chat.options),
-        depth=trees.depth_of(tx, chat),
+        depth=trees.depth_of(tx, chat_id) if chat.parent_id else 0,
         title_source=chat.title_source,
         budget=budget,
         used=trees.used(tx, chat.root_id) if budget != Budget() else Used(),
         snapshot=Snapshot(
-            turn_kind=turn.kind,
-            steps=turn.steps,
+            turn_kind=chat.kind,
+            steps=chat.steps,
             history=tuple(entry(message) for message in prompt_history(tx, chat_id)),
-            calls=tuple(_call(row, now) for row in calls),
+            calls=_open_calls(tx, chat_id, chat.now) if chat.has_calls else (),
             attempt=chat.attempt,
         ),
     )
 
 
-def entry(message: Message) -> Entry:
+def _open_calls(tx: Session, chat_id: UUID, now: datetime) -> tuple[Call, ...]:
+    rows = tx.scalars(
+        select(ToolCallRow)
+        .where(ToolCallRow.chat_id == chat_id, ~ToolCallRow.settled)
+        .order_by(ToolCallRow.id)
+    )
+    return tuple(_call(row, now) for row in rows)
+
+
+def entry(message: Shown) -> Entry:
     """A row of history as a value."""
     used = (message.input_tokens, message.cache_read_tokens, message.cache_write_tokens)
     return Entry(

@@ -8,28 +8,25 @@ How rows change is `machine/`; how they got their shape is `migrations/`.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from enum import StrEnum
 from uuid import UUID
 
 from sqlalchemy import (
     ARRAY,
     BigInteger,
-    CheckConstraint,
     Double,
     ForeignKey,
     ForeignKeyConstraint,
     Identity,
     Index,
     Integer,
-    MetaData,
     SmallInteger,
     Text,
     Uuid,
-    func,
     text,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column
 
+from models.base import BORN, NOW, Base, check, one_of
 from models.types import AnyText, Content, Labels, Moment, words
 from rejoinder.core.limits import MAX_QUEUED
 from rejoinder.core.messages import (
@@ -48,34 +45,6 @@ from rejoinder.core.messages import (
 from rejoinder.core.parts import Json
 from rejoinder.core.state import AT_REST, LEASED, PARKED, Status
 
-SCHEMA = "rejoinder"
-
-
-def _in(column: str, values: type[StrEnum] | frozenset[StrEnum] | set[StrEnum]) -> str:
-    return f"{column} IN ({', '.join(repr(str(value)) for value in sorted(values))})"
-
-
-def _check(name: str, condition: str) -> CheckConstraint:
-    return CheckConstraint(condition, name=name)
-
-
-_NOW = func.now()
-_BORN = func.clock_timestamp()  # several rows of one transaction still differ
-
-
-class Base(DeclarativeBase):
-    """All tables live in their own Postgres schema, out of the application's way."""
-
-    metadata = MetaData(
-        schema=SCHEMA,
-        naming_convention={
-            "pk": "%(table_name)s_pkey",
-            "fk": "%(table_name)s_%(column_0_name)s_fkey",
-            "uq": "%(table_name)s_%(column_0_N_name)s_key",
-            "ck": "%(table_name)s_%(constraint_name)s",
-        },
-    )
-
 
 class Worker(Base):
     """One process that runs steps. Its heartbeat keeps all of its chats."""
@@ -84,8 +53,8 @@ class Worker(Base):
 
     id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
     name: Mapped[str] = mapped_column(Text)
-    started_at: Mapped[datetime] = mapped_column(Moment, server_default=_NOW)
-    seen_at: Mapped[datetime] = mapped_column(Moment, server_default=_NOW)
+    started_at: Mapped[datetime] = mapped_column(Moment, server_default=NOW)
+    seen_at: Mapped[datetime] = mapped_column(Moment, server_default=NOW)
 
 
 class Chat(Base):
@@ -146,38 +115,38 @@ class Chat(Base):
     snapshot_version: Mapped[int] = mapped_column(BigInteger, server_default=text("1"))
     history_version: Mapped[int] = mapped_column(BigInteger, server_default=text("1"))
     queue_version: Mapped[int] = mapped_column(BigInteger, server_default=text("1"))
-    created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
-    updated_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=BORN)
+    updated_at: Mapped[datetime] = mapped_column(Moment, server_default=BORN)
 
     __table_args__ = (
-        _check("status_known", _in("status", Status)),
-        _check("lease_iff_owned", f"(lease_id IS NOT NULL) = ({_in('status', LEASED)})"),
-        _check("owner_iff_lease", "(worker_id IS NULL) = (lease_id IS NULL)"),
-        _check("error_iff_error", "(last_error IS NOT NULL) = (status = 'error')"),
-        _check("deadline_iff_parked", f"(deadline IS NOT NULL) = ({_in('status', PARKED)})"),
-        _check("action_known", f"action IS NULL OR {_in('action', ActionKind)}"),
-        _check("title_source_known", _in("title_source", TitleSource)),
-        _check("budgets", "budget_tokens >= 0 AND budget_micros >= 0"),
-        _check("turn_iff_busy", f"(turn_id IS NULL) = ({_in('status', AT_REST)})"),
-        _check("archived_at_rest", f"NOT archived OR {_in('status', AT_REST)}"),
-        _check("queue_bounded", f"queue_length BETWEEN 0 AND {MAX_QUEUED}"),
-        _check("waiting_has_no_queue", "status <> 'waiting' OR queue_length = 0"),
-        _check("redispatch_iff_pending", "(redispatch_at IS NOT NULL) = (status = 'pending')"),
-        _check("run_after_is_pending", "run_after IS NULL OR status = 'pending'"),
-        _check(
-            "woken_is_awake", f"NOT woken OR NOT ({_in('status', AT_REST | {Status.SLEEPING})})"
+        check("status_known", one_of("status", Status)),
+        check("lease_iff_owned", f"(lease_id IS NOT NULL) = ({one_of('status', LEASED)})"),
+        check("owner_iff_lease", "(worker_id IS NULL) = (lease_id IS NULL)"),
+        check("error_iff_error", "(last_error IS NOT NULL) = (status = 'error')"),
+        check("deadline_iff_parked", f"(deadline IS NOT NULL) = ({one_of('status', PARKED)})"),
+        check("action_known", f"action IS NULL OR {one_of('action', ActionKind)}"),
+        check("title_source_known", one_of("title_source", TitleSource)),
+        check("budgets", "budget_tokens >= 0 AND budget_micros >= 0"),
+        check("turn_iff_busy", f"(turn_id IS NULL) = ({one_of('status', AT_REST)})"),
+        check("archived_at_rest", f"NOT archived OR {one_of('status', AT_REST)}"),
+        check("queue_bounded", f"queue_length BETWEEN 0 AND {MAX_QUEUED}"),
+        check("waiting_has_no_queue", "status <> 'waiting' OR queue_length = 0"),
+        check("redispatch_iff_pending", "(redispatch_at IS NOT NULL) = (status = 'pending')"),
+        check("run_after_is_pending", "run_after IS NULL OR status = 'pending'"),
+        check(
+            "woken_is_awake", f"NOT woken OR NOT ({one_of('status', AT_REST | {Status.SLEEPING})})"
         ),
-        _check("retry_iff_attempt", "(retry_state IS NOT NULL) = (attempt > 0)"),
-        _check("attempt_is_busy", f"attempt = 0 OR NOT ({_in('status', AT_REST)})"),
-        _check("error_is_object", "last_error IS NULL OR json_typeof(last_error) = 'object'"),
-        _check("counts", "attempt >= 0 AND crashes >= 0 AND dispatches >= 0"),
-        _check(
+        check("retry_iff_attempt", "(retry_state IS NOT NULL) = (attempt > 0)"),
+        check("attempt_is_busy", f"attempt = 0 OR NOT ({one_of('status', AT_REST)})"),
+        check("error_is_object", "last_error IS NULL OR json_typeof(last_error) = 'object'"),
+        check("counts", "attempt >= 0 AND crashes >= 0 AND dispatches >= 0"),
+        check(
             "versions",
             "history_version BETWEEN 1 AND snapshot_version"
             " AND queue_version BETWEEN 1 AND snapshot_version",
         ),
-        _check("root_of_itself", "(parent_id IS NULL) = (root_id = id)"),
-        _check("owner_given", "owner <> ''"),
+        check("root_of_itself", "(parent_id IS NULL) = (root_id = id)"),
+        check("owner_given", "owner <> ''"),
         Index("chats_overdue", "redispatch_at", postgresql_where=text("status = 'pending'")),
         Index("chats_leased", "worker_id", postgresql_where=text("worker_id IS NOT NULL")),
         Index("chats_parked", "deadline", postgresql_where=text("deadline IS NOT NULL")),
@@ -201,7 +170,7 @@ class Turn(Base):
     answer_id: Mapped[int | None] = mapped_column(BigInteger)
     error: Mapped[Mapping[str, Json] | None] = mapped_column(Content)
     steps: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=BORN)
     ended_at: Mapped[datetime | None] = mapped_column(Moment)
     joined_id: Mapped[UUID | None] = mapped_column(Uuid)
     """The turn that its message went into."""
@@ -209,12 +178,12 @@ class Turn(Base):
     """Whether its result was stored for those who wait for it; the sweep sees to the others."""
 
     __table_args__ = (
-        _check("kind_known", _in("kind", TurnKind)),
-        _check("state_known", _in("state", TurnState)),
-        _check("ended_iff_over", "(ended_at IS NULL) = (state IN ('open', 'queued', 'joined'))"),
-        _check("error_iff_failed", "(error IS NOT NULL) = (state = 'failed')"),
-        _check("answer_if_finished", "answer_id IS NULL OR state IN ('finished', 'interrupted')"),
-        _check("steps", "steps >= 0"),
+        check("kind_known", one_of("kind", TurnKind)),
+        check("state_known", one_of("state", TurnState)),
+        check("ended_iff_over", "(ended_at IS NULL) = (state IN ('open', 'queued', 'joined'))"),
+        check("error_iff_failed", "(error IS NOT NULL) = (state = 'failed')"),
+        check("answer_if_finished", "answer_id IS NULL OR state IN ('finished', 'interrupted')"),
+        check("steps", "steps >= 0"),
         Index("turns_chat", "chat_id", "id"),
         Index(
             "turns_unannounced",
@@ -257,12 +226,12 @@ class Message(Base):
     stop_reason: Mapped[str | None] = mapped_column(Text)
     request_id: Mapped[str | None] = mapped_column(AnyText)
     cost_micros: Mapped[int | None] = mapped_column(BigInteger)
-    created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=BORN)
 
     __table_args__ = (
-        _check("role_known", _in("role", Role)),
-        _check("visibility_known", _in("visibility", Visibility)),
-        _check(
+        check("role_known", one_of("role", Role)),
+        check("visibility_known", one_of("visibility", Visibility)),
+        check(
             "tokens",
             " AND ".join(
                 f"({column} IS NULL OR {column} >= 0)"
@@ -305,7 +274,7 @@ class QueuedMessage(Base):
     model: Mapped[str | None] = mapped_column(Text)
     steer: Mapped[bool] = mapped_column(server_default=text("false"))
     """It joins the turn that runs, at the next step."""
-    created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=BORN)
 
     __table_args__ = (Index("queued_messages_order", "chat_id", "position", unique=True),)
 
@@ -342,19 +311,19 @@ class ToolCallRow(Base):
     waits_for: Mapped[Sequence[UUID] | None] = mapped_column(ARRAY(Uuid))
     sent: Mapped[bool] = mapped_column(server_default=text("false"))
     """Whether the broker took the other app's task."""
-    created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=BORN)
     started_at: Mapped[datetime | None] = mapped_column(Moment)
     ended_at: Mapped[datetime | None] = mapped_column(Moment)
 
     __table_args__ = (
-        _check("kind_known", _in("kind", CallKind)),
-        _check("delivery_known", _in("delivery", Delivery)),
-        _check("approval_known", f"approval IS NULL OR {_in('approval', Approval)}"),
-        _check("state_known", _in("state", CallState)),
-        _check("result_iff_answered", f"(result IS NOT NULL) = ({_in('state', ANSWERED)})"),
-        _check("settled_is_answered", f"NOT settled OR {_in('state', ANSWERED)}"),
-        _check("ended_iff_answered", f"(ended_at IS NOT NULL) = ({_in('state', ANSWERED)})"),
-        _check("started_has_time", "state <> 'started' OR started_at IS NOT NULL"),
+        check("kind_known", one_of("kind", CallKind)),
+        check("delivery_known", one_of("delivery", Delivery)),
+        check("approval_known", f"approval IS NULL OR {one_of('approval', Approval)}"),
+        check("state_known", one_of("state", CallState)),
+        check("result_iff_answered", f"(result IS NOT NULL) = ({one_of('state', ANSWERED)})"),
+        check("settled_is_answered", f"NOT settled OR {one_of('state', ANSWERED)}"),
+        check("ended_iff_answered", f"(ended_at IS NOT NULL) = ({one_of('state', ANSWERED)})"),
+        check("started_has_time", "state <> 'started' OR started_at IS NOT NULL"),
         ForeignKeyConstraint(
             ["chat_id", "message_id"],
             ["rejoinder.messages.chat_id", "rejoinder.messages.id"],
@@ -368,6 +337,37 @@ class ToolCallRow(Base):
             postgresql_where=text("kind = 'external' AND NOT settled"),
         ),
     )
+
+
+class StepRow(Base):
+    """What one run of one step took: written with whatever ended it, and never changed.
+
+    Milliseconds, as the worker measured them; none if the worker died.
+    """
+
+    __tablename__ = "steps"
+
+    chat_id: Mapped[UUID] = mapped_column(
+        ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True
+    )
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    turn_id: Mapped[UUID | None] = mapped_column(Uuid)
+    task_id: Mapped[UUID | None] = mapped_column(Uuid)
+    """Celery's id of the task."""
+    worker: Mapped[str] = mapped_column(Text)
+    attempt: Mapped[int] = mapped_column(SmallInteger)
+    outcome: Mapped[str] = mapped_column(Text)
+    """The transition that ended it."""
+    began_at: Mapped[datetime] = mapped_column(Moment)
+    ended_at: Mapped[datetime] = mapped_column(Moment, server_default=BORN)
+    claim_ms: Mapped[float | None] = mapped_column(Double)
+    load_ms: Mapped[float | None] = mapped_column(Double)
+    model_ms: Mapped[float | None] = mapped_column(Double)
+    tools_ms: Mapped[float | None] = mapped_column(Double)
+    write_ms: Mapped[float | None] = mapped_column(Double)
+    """What it wrote before the last transaction, and that one as far as this row."""
+    input_tokens: Mapped[int | None] = mapped_column(Integer)
+    output_tokens: Mapped[int | None] = mapped_column(Integer)
 
 
 class IdempotencyKey(Base):
@@ -386,6 +386,6 @@ class IdempotencyKey(Base):
         ForeignKey("chats.id", ondelete="CASCADE", deferrable=True, initially="DEFERRED")
     )
     turn_id: Mapped[UUID] = mapped_column(Uuid)
-    created_at: Mapped[datetime] = mapped_column(Moment, server_default=_BORN)
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=BORN)
 
     __table_args__ = (Index("idempotency_keys_chat", "chat_id"),)

@@ -29,17 +29,14 @@ SELECT max(depth) - 1 FROM above
 """)
 
 
-def depth_of(tx: Session, chat: Chat) -> int:
-    """How many chats are above this one. Index: chats_pkey; nothing is read for a root."""
-    if chat.parent_id is None:
-        return 0
-    return int(tx.execute(_DEPTH, {"chat_id": chat.id}).scalar_one())
+def depth_of(tx: Session, chat_id: UUID) -> int:
+    """How many chats are above this one. Index: chats_pkey."""
+    return int(tx.execute(_DEPTH, {"chat_id": chat_id}).scalar_one())
 
 
 def parent_of(tx: Session, chat_id: UUID) -> UUID | None:
-    """The chat above; nothing is read if this transaction has the chat's row already."""
-    chat = tx.get(Chat, chat_id)
-    return chat.parent_id if chat else None
+    """The chat above."""
+    return tx.scalars(select(Chat.parent_id).where(Chat.id == chat_id)).one_or_none()
 
 
 def budget_of(tx: Session, chat: Chat) -> Budget:

@@ -37,6 +37,11 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _ESCAPED = re.compile("[\\\\\x00\ud800-\udfff]")
 
 
+def escaped(text: str) -> str:
+    """Any text, as `AnyText` stores it."""
+    return _ESCAPED.sub(lambda match: f"\\{ord(match[0]):04x}", text)
+
+
 class AnyText(TypeDecorator[str]):
     """Text from a model: whatever a `str` holds comes back unchanged, readable where it can be."""
 
@@ -46,7 +51,7 @@ class AnyText(TypeDecorator[str]):
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """Escape what text cannot hold, and the backslash that marks an escape."""
         del dialect
-        return value and _ESCAPED.sub(lambda match: f"\\{ord(match[0]):04x}", value)
+        return value and escaped(value)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
         """Undo the escapes."""

@@ -287,6 +287,17 @@ class Client:
         """
         return self.call("list_chats", requests.ListChats, owner=owner, **filters)
 
+    def get_steps(
+        self, chat_id: Id, *, before: int | None = None, limit: int = 100
+    ) -> dict[str, Any]:
+        """What a chat's steps took, newest first; `next` goes into `before` for the page after.
+
+        Each says which worker ran it, how it ended, its tokens, and where its milliseconds went.
+        """
+        return self.call(
+            "get_steps", requests.GetSteps, chat_id=chat_id, before=before, limit=limit
+        )
+
     def get_messages(
         self,
         chat_id: Id,

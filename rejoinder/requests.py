@@ -228,6 +228,13 @@ class ListChats(Request):
     limit: Annotated[int, Field(gt=0, le=200)] = 50
 
 
+class GetSteps(OneChat):
+    """get_steps."""
+
+    before: int | None = None
+    limit: Annotated[int, Field(gt=0, le=200)] = 100
+
+
 class GetMessages(OneChat):
     """get_messages."""
 

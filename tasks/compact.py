@@ -195,9 +195,12 @@ def _ask(held: Held, writer: _Writer, request: ModelRequest) -> Reply:
 
     stream = writer.provider.stream(request)
     silence = held.runtime.settings.silence_seconds
-    return held.runtime.run(
-        partial(consume, stream, held.cancellation, see, silence), held.cancellation
-    )
+    with held.timeline.measure("model"):
+        reply = held.runtime.run(
+            partial(consume, stream, held.cancellation, see, silence), held.cancellation
+        )
+    held.usage = reply.usage
+    return reply
 
 
 def _marker(

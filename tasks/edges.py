@@ -53,6 +53,7 @@ ORPHAN_SECONDS = 10.0
 """How long a child whose main process was killed takes to hand its step back, at most."""
 
 broker.survive_lost_connections()
+broker.reuse_clients()
 broker.survive_cold_shutdowns()
 broker.stop_no_pool_in_a_signal_handler()
 broker.wait_for_no_reader()

@@ -53,6 +53,7 @@ def generate(held: Held, loaded: Loaded) -> None:
         return
     titles.begin(held.runtime, loaded)
     reply, runtime_ms = _ask(held, provider, request)
+    held.usage = reply.usage
     message = NewMessage(
         Role.ASSISTANT,
         reply.parts,
@@ -101,12 +102,14 @@ def _ask(held: Held, provider: Provider, request: ModelRequest) -> tuple[Reply, 
     silence = held.runtime.settings.silence_seconds
     stream = provider.stream(request)
     try:
-        reply = held.runtime.run(
-            partial(consume, stream, held.cancellation, see, silence), held.cancellation
-        )
+        with held.timeline.measure("model"):
+            reply = held.runtime.run(
+                partial(consume, stream, held.cancellation, see, silence), held.cancellation
+            )
     finally:
         runtime_ms = int((time.monotonic() - began) * 1000)
         kept = so_far.parts()
+        held.usage = so_far.usage
         if kept or so_far.usage != Usage():
             model = f"{provider.name}:{request.model}"
             held.partial = NewMessage(

@@ -6,30 +6,38 @@ chat is then still ours, because the first one kept the lease, the heartbeat fin
 step and hands the chat back.
 """
 
+import time
 from collections.abc import Callable
 from uuid import UUID
 
-from models import machine, snapshot
+from models import machine, snapshot, steps
 from models.claims import Claim
-from models.engine import transaction
+from models.engine import reading, transaction
 from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.effects import Effects
-from rejoinder.core.messages import NewMessage
+from rejoinder.core.messages import NewMessage, Usage
 from rejoinder.core.parts import ToolResult
 from rejoinder.tools.toolbox import Toolbox
 from tasks import agents
 from tasks.dispatch import publish
 from tasks.patience import patiently
 from tasks.runtime import Runtime
+from tasks.timeline import Timeline
 
 
 class Held:
     """A claimed chat."""
 
-    def __init__(self, runtime: Runtime, claim: Claim, cancellation: Cancellation) -> None:
+    def __init__(
+        self, runtime: Runtime, claim: Claim, cancellation: Cancellation, timeline: Timeline
+    ) -> None:
         """Begin with nothing produced."""
         self.runtime = runtime
+        self.timeline = timeline
+        self.usage: Usage | None = None
+        """What the model calls of this step took."""
         self.fence = claim.fence
+        self.step_id = claim.step_id
         self.turn_id: UUID = claim.turn_id
         self.attempt = claim.attempt
         self.cancellation = cancellation
@@ -55,7 +63,7 @@ class Held:
     @patiently
     def load(self) -> snapshot.Loaded:
         """Read what the step needs."""
-        with transaction(self.runtime.engine) as tx:
+        with self.timeline.measure("load"), reading(self.runtime.engine) as tx:
             return snapshot.load(tx, self.chat_id, self.turn_id)
 
     @patiently
@@ -63,12 +71,34 @@ class Held:
         self, transition: Callable[..., Effects], *args: object, **options: object
     ) -> Effects:
         """Run one fenced transition, and publish what follows from it."""
-        with transaction(self.runtime.engine) as tx:
+        since = time.monotonic()
+        with self.timeline.measure("write"), transaction(self.runtime.engine) as tx:
             effects = transition(tx, self.fence, *args, **options)
+            if effects.fence is None:  # the step ends with this
+                took = self._took(transition.__name__, time.monotonic() - since)
+                steps.write(tx, self.chat_id, took)
         if effects.fence is not None:
             self.fence = effects.fence
         publish(self.runtime, effects)
         return effects
+
+    def _took(self, outcome: str, writing: float) -> steps.Took:
+        line, usage = self.timeline, self.usage
+        return steps.Took(
+            turn_id=self.turn_id,
+            task_id=self.step_id,
+            worker=self.runtime.name,
+            attempt=self.attempt,
+            outcome=outcome,
+            seconds=line.seconds,
+            claim_ms=line.ms("claim") or 0.0,
+            load_ms=line.ms("load"),
+            model_ms=line.ms("model"),
+            tools_ms=line.ms("tools"),
+            write_ms=line.ms("write", so_far=writing),
+            input_tokens=usage.prompt_tokens if usage else None,
+            output_tokens=usage.output_tokens if usage else None,
+        )
 
     def finish_interrupt(self) -> None:
         """Save what was produced, and give way."""

@@ -80,6 +80,7 @@ class Runtime:
         )
         self.events = EventWriter(self.redis, settings.redis_prefix)
         self.worker_id = uuid7()
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.prices = Prices.load(settings.prices)
         self.background = Background(lambda: self.loop)
         self.tools: Registry = default_registry
@@ -109,8 +110,7 @@ class Runtime:
         atexit.register(self.close)
 
     def _register(self) -> None:
-        name = f"{socket.gethostname()}:{os.getpid()}"
-        claims.register_worker(self.engine, self.worker_id, name)
+        claims.register_worker(self.engine, self.worker_id, self.name)
 
     def close(self) -> None:
         """Say goodbye: the last events go out, and the row of this process is removed."""

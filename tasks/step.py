@@ -6,6 +6,7 @@ of precedence in ARCHITECTURE.md. What to do: `generate.py`, `use_tools.py`, `co
 """
 
 import logging
+import time
 from typing import Any, assert_never
 from uuid import UUID
 
@@ -39,6 +40,7 @@ from tasks.held import Held
 from tasks.patience import went_away
 from tasks.requests import StepRequest
 from tasks.runtime import current
+from tasks.timeline import Timeline
 from tasks.use_tools import park, run_tools
 
 log = logging.getLogger(__name__)
@@ -55,13 +57,15 @@ def step(self: Any, chat_id: str) -> None:
         return
     runtime = current()
     turn_id = turn_of(self.request)
+    began = time.monotonic()
     with claiming(runtime, UUID(chat_id), UUID(self.request.id), turn_id) as claim:
         if claim is None:
             return  # a repeated, late or early message: somebody else has it, or nobody should
+        timeline = Timeline(time.monotonic() - began)
         told = {**claim.event.data, "version": claim.snapshot_version}
         runtime.events.add(claim.fence.chat_id, claim.event.kind, told, now=False)
         with runtime.running(claim.fence.chat_id, claim.fence.lease_id) as running:
-            work(Held(runtime, claim, running.cancellation))
+            work(Held(runtime, claim, running.cancellation, timeline))
 
 
 def work(held: Held) -> None:

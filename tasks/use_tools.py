@@ -120,20 +120,19 @@ def _run(held: Held, loaded: Loaded, calls: Sequence[ToolCall]) -> None:
             lambda data: held.tell("tool", call_id=call.call_id, state="progress", data=data),
         )
 
-    ran: Ran = runtime.run(
-        partial(
-            run_calls,
-            calls,
-            held.tools(loaded).registry,
-            make_context=context,
-            cancellation=held.cancellation,
-            active=held.tools(loaded).active,
-            default_timeout=runtime.settings.tool_seconds,
-            context_limit=_context(held, loaded),
-            on_result=finished,
-        ),
-        held.cancellation,
+    work = partial(
+        run_calls,
+        calls,
+        held.tools(loaded).registry,
+        make_context=context,
+        cancellation=held.cancellation,
+        active=held.tools(loaded).active,
+        default_timeout=runtime.settings.tool_seconds,
+        context_limit=_context(held, loaded),
+        on_result=finished,
     )
+    with held.timeline.measure("tools"):
+        ran: Ran = runtime.run(work, held.cancellation)
     if ran.cause is not None:
         held.untouched = ran.untouched
         raise Cancelled(ran.cause)

@@ -9,6 +9,7 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from models import steps
 from models.machine import calls, history, queue
 from models.machine.by_worker import finish_stopped
 from models.machine.change import Change, begin
@@ -44,6 +45,7 @@ def recover(
     chat = change.chat
     if chat.lease_id != lease_id:
         raise Stale(f"Chat {chat_id} has another owner by now", "leave, and write nothing")
+    steps.lost(tx, chat_id)
     if change.before is Status.INTERRUPTING:
         finish_stopped(change, partial)
         return change.effects()

@@ -293,18 +293,17 @@ def _record(
     change: Change, message: NewMessage, plans: Mapping[str, CallPlan], start: Iterable[str]
 ) -> None:
     requested = parts.open_calls(message.parts)
-    if calls.unsettled(change):
+    if change.has_open_calls:
         raise Rejected(
             "The assistant cannot speak while its tool calls are open", "answer those first"
         )
     if len({call.call_id for call in requested}) < len(requested):
         raise Rejected("Two tool calls of one message share an id", "give each an id of its own")
-    message_id = history.generated(change, message)
-    calls.record_calls(change, message_id, requested, plans, start)
+    calls.record(change, message, requested, plans, start)
 
 
 def _refuse_open_calls(change: Change, what: str, message: NewMessage | None = None) -> None:
-    if calls.unsettled(change) or (message and parts.open_calls(message.parts)):
+    if change.has_open_calls or (message and parts.open_calls(message.parts)):
         raise Rejected(f"{what} while tool calls are open", "answer them, and commit")
 
 

@@ -8,12 +8,16 @@ user's message never enters history between a call and its result.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import cast
 
-from sqlalchemy import insert, select
+from sqlalchemy import bindparam, select
 
+from models.base import table_of
 from models.machine.change import Change
-from models.machine.history import append
+from models.machine.history import append, generated
+from models.machine.rows import Row
 from models.tables import ToolCallRow
+from models.types import as_json, escaped
 from rejoinder.core import parts
 from rejoinder.core.effects import Event, EventKind, Send
 from rejoinder.core.errors import Rejected
@@ -43,17 +47,25 @@ _STARTED = " It had started; what it did until then is unknown."
 _SENT = " Another app has it: it may still be running, or may yet be run. Its outcome is unknown."
 
 Calls = Sequence[ToolCallRow]
+_TABLE = table_of(ToolCallRow)
+_UNSETTLED = (
+    select(_TABLE)
+    .where(_TABLE.c.chat_id == bindparam("chat_id"), ~_TABLE.c.settled)
+    .order_by(_TABLE.c.id)
+)
 
 
 def unsettled(change: Change) -> Calls:
     """The calls that history waits for, in call order. Index: tool_calls_open."""
-    change.tx.flush()  # reading rows anew would undo answers that are not written yet
-    return change.tx.scalars(
-        select(ToolCallRow)
-        .where(ToolCallRow.chat_id == change.chat.id, ~ToolCallRow.settled)
-        .order_by(ToolCallRow.id)
-        .execution_options(populate_existing=True)
-    ).all()
+    change.write()  # reading rows anew would undo answers that are not written yet
+    found: list[ToolCallRow] = []
+    for read in change.tx.execute(_UNSETTLED, {"chat_id": change.chat.id}).mappings():
+        values = {**read}
+        row = change.calls.setdefault(values["id"], Row(values))
+        row.read(values)
+        found.append(cast("ToolCallRow", row))
+    change.has_open_calls = bool(found)
+    return found
 
 
 def unanswered(calls: Calls, kind: CallKind | None = None) -> Calls:
@@ -61,38 +73,45 @@ def unanswered(calls: Calls, kind: CallKind | None = None) -> Calls:
     return [c for c in calls if c.state not in ANSWERED and kind in (None, c.kind)]
 
 
-def record_calls(
+def record(
     change: Change,
-    message_id: int,
+    message: NewMessage,
     requested: Sequence[parts.ToolCall],
     plans: Mapping[str, CallPlan],
     start: Iterable[str],
 ) -> None:
-    """Store the calls of an assistant message that was just appended."""
+    """Add an assistant's message and its calls; those that begin now are marked as started."""
     starting = set(start)
-    rows = [
-        {
-            "chat_id": change.chat.id,
-            "message_id": message_id,
-            "call_id": call.call_id,
-            "name": call.name,
-            "arguments": call.arguments,
-            "kind": (plan := plans.get(call.call_id, CallPlan())).kind,
-            "delivery": plan.delivery,
-            "external_id": plan.external_id,
-            "approval": Approval.WANTED if plan.approval else None,
-            "patience": plan.seconds,
-            "default_answer": vars(plan.default) if plan.default else None,
-            "waits_for": list(plan.waits_for) if plan.kind is CallKind.CHILDREN else None,
-            "state": CallState.STARTED if call.call_id in starting else CallState.REQUESTED,
-            "started_at": change.now if call.call_id in starting else None,
-        }
-        for call in requested
-    ]
-    if rows:
-        change.tx.execute(insert(ToolCallRow), rows)
-        if any(each["kind"] is CallKind.EXTERNAL and each["started_at"] for each in rows):
-            send(change, [call for call in unsettled(change) if call.call_id in starting])
+    planned = [(call, plans.get(call.call_id, CallPlan())) for call in requested]
+    generated(
+        change,
+        message,
+        [
+            _row(call, plan, change.now if call.call_id in starting else None)
+            for call, plan in planned
+        ],
+    )
+    change.has_open_calls = bool(planned)
+    if any(plan.kind is CallKind.EXTERNAL and c.call_id in starting for c, plan in planned):
+        send(change, [call for call in unsettled(change) if call.call_id in starting])
+
+
+def _row(call: parts.ToolCall, plan: CallPlan, started_at: datetime | None) -> dict[str, object]:
+    waits_for = f"{{{','.join(map(str, plan.waits_for))}}}"
+    return {
+        "call_id": escaped(call.call_id),
+        "name": escaped(call.name),
+        "arguments": as_json(call.arguments),
+        "kind": plan.kind,
+        "delivery": plan.delivery,
+        "external_id": plan.external_id and escaped(plan.external_id),
+        "approval": Approval.WANTED if plan.approval else None,
+        "patience": plan.seconds,
+        "default_answer": as_json(vars(plan.default)) if plan.default else None,
+        "waits_for": waits_for if plan.kind is CallKind.CHILDREN else None,
+        "state": CallState.STARTED if started_at else CallState.REQUESTED,
+        "started_at": started_at,
+    }
 
 
 def start(change: Change, calls: Calls, call_ids: Iterable[str]) -> None:
@@ -185,6 +204,7 @@ def settle(change: Change, calls: Calls) -> None:
     append(change, NewMessage(Role.TOOL, results))
     for call in calls:
         call.settled = True
+    change.has_open_calls = False
 
 
 def close_all(change: Change, reason: str) -> None:

@@ -6,13 +6,16 @@ columns that belong to a status are set in one place, `to`, so that no transitio
 """
 
 from datetime import datetime, timedelta
+from typing import cast
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, exists, func, select
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
-from models.tables import Chat, QueuedMessage
+from models.base import table_of
+from models.machine.rows import Row, store
+from models.tables import Chat, QueuedMessage, ToolCallRow
 from rejoinder.core.effects import (
     Cause,
     Dispatch,
@@ -30,16 +33,43 @@ from rejoinder.core.messages import ActionKind, Failure
 from rejoinder.core.parts import Json
 from rejoinder.core.state import AT_REST, LEASED, TABLE, Actor, Status, Transition, targets
 
+_CHATS, _CALLS = table_of(Chat), table_of(ToolCallRow)
+_LOCK = (
+    select(
+        *_CHATS.c,
+        func.clock_timestamp().label("now"),
+        exists()
+        .where(_CALLS.c.chat_id == bindparam("chat_id"), ~_CALLS.c.settled)
+        .label("has_open_calls"),
+    )
+    .where(_CHATS.c.id == bindparam("chat_id"))
+    .with_for_update(of=_CHATS, key_share=True)
+)
+
 
 class Change:
     """The chat's row, locked, and what the transition has done to it so far."""
 
-    def __init__(self, tx: Session, chat: Chat, now: datetime, transition: Transition) -> None:
+    def __init__(
+        self,
+        tx: Session,
+        chat: Chat,
+        now: datetime,
+        transition: Transition,
+        *,
+        has_open_calls: bool = False,
+    ) -> None:
         """Wrap a row that this transaction has locked or inserted."""
         self.tx = tx
         self.chat = chat
         self.now = now
         self.transition = transition
+        self.has_open_calls = has_open_calls
+        """Whether history waits for calls; who holds the lease can rely on it from the start.
+
+        It was read before the wait for the lock, if there was one: only an owner's calls cannot
+        have changed meanwhile. `calls.unsettled` reads it anew for everybody.
+        """
         self.before = None if transition is Transition.CREATE else chat.status
         self.seen_before = {} if self.before is None else _seen(chat)
         self.queued_before = chat.queue_length > 0
@@ -47,6 +77,8 @@ class Change:
         self.history_changed = False
         self.queue_changed = False
         self.message_ids: list[int] = []
+        self.calls: dict[int, Row] = {}
+        """Rows of tool calls that were read, by their id."""
         self.events: list[Event] = []
         self.hints: list[Hint] = []
         self.ended: list[TurnEnd] = []
@@ -128,8 +160,17 @@ class Change:
             self.events.append(Event(EventKind.STATUS, told))
         if chat.last_error is not None and self.before is not Status.ERROR:
             self.events.append(Event(EventKind.ERROR, chat.last_error))
-        self.tx.flush()
+        self.write()
         return self._effects(changed=True, turn_id=turn_id, queued_id=queued_id)
+
+    def write(self) -> None:
+        """Write what was changed so far of the chat and of its calls."""
+        if isinstance(self.chat, Row):
+            store(self.tx, _CHATS, self.chat)
+        else:
+            self.tx.flush()  # it is new
+        for call in self.calls.values():
+            store(self.tx, _CALLS, call)
 
     def _effects(
         self, *, changed: bool, turn_id: UUID | None = None, queued_id: int | None = None
@@ -187,15 +228,12 @@ def begin(
     FOR NO KEY UPDATE: excludes every other transition of this chat, but not the foreign-key checks
     of its messages and children.
     """
-    found = tx.execute(
-        select(Chat, func.clock_timestamp())
-        .where(Chat.id == chat_id)
-        .with_for_update(of=Chat, key_share=True)
-        .execution_options(populate_existing=True)
-    ).one_or_none()
+    found = tx.execute(_LOCK, {"chat_id": chat_id}).mappings().one_or_none()
     if found is None:
         raise _refusal(transition, f"There is no chat {chat_id}", "check its id")
-    chat, now = found
+    values = dict(found)
+    now, has_open_calls = values.pop("now"), values.pop("has_open_calls")
+    chat = cast("Chat", Row(values))
     if fence is not None and (chat.lease_id, chat.history_version) != (
         fence.lease_id,
         fence.history_version,
@@ -208,7 +246,7 @@ def begin(
     if chat.archived and not rule.on_archived:
         raise _refusal(transition, "The chat is archived", "unarchive it first")
     if targets(transition, chat.status, queued=chat.queue_length > 0):
-        return Change(tx, chat, now, transition)
+        return Change(tx, chat, now, transition, has_open_calls=has_open_calls)
     if fence is not None and chat.status is Status.INTERRUPTING:
         raise StopRequested(
             f"Stop was asked for in chat {chat_id}", "save what was produced with finish_interrupt"

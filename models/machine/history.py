@@ -4,46 +4,108 @@ Messages get their id, and so their place, while the lock is held: two writers c
 about the order. Nothing here decides a status; the transitions in `by_*.py` do.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from uuid import UUID
 
-from sqlalchemy import and_, func, insert, or_, select, update
+from sqlalchemy import Uuid, and_, bindparam, func, insert, or_, select, text, update
 from uuid_utils.compat import uuid7
 
 from models.machine.change import Change
 from models.tables import Message, Turn
-from models.types import plain
+from models.types import AnyText, Content, plain
 from rejoinder.core import parts
 from rejoinder.core.effects import Event, EventKind, TurnEnd
 from rejoinder.core.messages import Failure, NewMessage, Role, TurnKind, TurnState, Usage
 from rejoinder.core.money import dollars
 from rejoinder.core.parts import Json
 
+_APPEND = text("""
+WITH m AS (
+    INSERT INTO rejoinder.messages
+           (chat_id, turn_id, role, visibility, compressed, revision, parts, model, context_limit,
+            runtime_ms, stop_reason, request_id, cost_micros, input_tokens, output_tokens,
+            cache_read_tokens, cache_write_tokens, reasoning_tokens)
+    VALUES (:chat_id, :turn_id, :role, :visibility, :compressed, :revision, :parts, :model,
+            :context_limit, :runtime_ms, :stop_reason, :request_id, :cost_micros, :input_tokens,
+            :output_tokens, :cache_read_tokens, :cache_write_tokens, :reasoning_tokens)
+    RETURNING id, created_at
+), t AS (
+    UPDATE rejoinder.turns SET steps = steps + 1 WHERE :is_step AND id = :turn_id
+), k AS (
+    INSERT INTO rejoinder.tool_calls
+           (chat_id, message_id, call_id, name, arguments, kind, delivery, external_id, approval,
+            patience, default_answer, waits_for, state, started_at)
+    SELECT :chat_id, m.id, c.call_id, c.name, c.arguments, c.kind, c.delivery, c.external_id,
+           c.approval, c.patience, c.default_answer, CAST(c.waits_for AS uuid[]), c.state,
+           c.started_at
+      FROM m, unnest(
+           CAST(:call_id AS text[]), CAST(:name AS text[]), CAST(:arguments AS json[]),
+           CAST(:kind AS text[]), CAST(:delivery AS text[]), CAST(:external_id AS text[]),
+           CAST(:approval AS text[]), CAST(:patience AS double precision[]),
+           CAST(:default_answer AS json[]), CAST(:waits_for AS text[]), CAST(:state AS text[]),
+           CAST(:started_at AS timestamptz[]))
+           AS c(call_id, name, arguments, kind, delivery, external_id, approval, patience,
+                default_answer, waits_for, state, started_at)
+)
+SELECT id, created_at FROM m
+""").bindparams(
+    bindparam("chat_id", type_=Uuid),
+    bindparam("turn_id", type_=Uuid),
+    bindparam("parts", type_=Content),
+    bindparam("request_id", type_=AnyText),
+)
+"""The message, the step that it was, and the calls it holds: one round trip.
 
-def append(change: Change, message: NewMessage, turn_id: UUID | None = None) -> int:
-    """Add a message at the end of history."""
+Calls come as arrays: Postgres' functions that take JSON apart cannot read all that we store.
+"""
+_OF_CALLS = (
+    "call_id",
+    "name",
+    "arguments",
+    "kind",
+    "delivery",
+    "external_id",
+    "approval",
+    "patience",
+    "default_answer",
+    "waits_for",
+    "state",
+    "started_at",
+)
+
+
+def append(
+    change: Change,
+    message: NewMessage,
+    turn_id: UUID | None = None,
+    *,
+    is_step: bool = False,
+    calls: Sequence[Mapping[str, object]] = (),
+) -> int:
+    """Add a message at the end of history, with the rows of its calls."""
     stored = parts.dump(message.parts)
     turn_id = turn_id or change.chat.turn_id
-    message_id, created_at = change.tx.execute(
-        insert(Message)
-        .values(
-            chat_id=change.chat.id,
-            turn_id=turn_id,
-            role=message.role,
-            visibility=message.visibility,
-            compressed=message.compressed,
-            revision=change.version,
-            parts=stored,
-            model=message.model and plain("The model", message.model),
-            context_limit=message.context_limit,
-            runtime_ms=message.runtime_ms,
-            stop_reason=message.stop_reason,
-            request_id=message.request_id,
-            cost_micros=message.cost_micros,
-            **vars(message.usage),
-        )
-        .returning(Message.id, Message.created_at)
-    ).one()
+    given = {
+        "chat_id": change.chat.id,
+        "turn_id": turn_id,
+        "role": message.role,
+        "visibility": message.visibility,
+        "compressed": message.compressed,
+        "revision": change.version,
+        "parts": stored,
+        "model": message.model and plain("The model", message.model),
+        "context_limit": message.context_limit,
+        "runtime_ms": message.runtime_ms,
+        "stop_reason": message.stop_reason,
+        "request_id": message.request_id,
+        "cost_micros": message.cost_micros,
+        **vars(message.usage),
+        "is_step": is_step,
+        **{name: [call[name] for call in calls] for name in _OF_CALLS},
+    }
+    row = change.tx.execute(_APPEND, given).one()
+    message_id: int = row.id
     change.touch_history()
     change.message_ids.append(message_id)
     change.events.append(
@@ -57,7 +119,7 @@ def append(change: Change, message: NewMessage, turn_id: UUID | None = None) -> 
                 "parts": stored,
                 "model": message.model,
                 "usage": cost_of(message),
-                "created_at": created_at.isoformat(),
+                "created_at": row.created_at.isoformat(),
             },
         )
     )
@@ -98,13 +160,12 @@ def count_lost(change: Change, message: NewMessage | None) -> None:
     count(change, message and replace(message, runtime_ms=None))
 
 
-def generated(change: Change, message: NewMessage) -> int:
-    """Add what the model produced; it counts as a step of the turn."""
-    message_id = append(change, message)
+def generated(
+    change: Change, message: NewMessage, calls: Sequence[Mapping[str, object]] = ()
+) -> int:
+    """Add what the model produced, and its calls; it counts as a step of the turn."""
+    message_id = append(change, message, is_step=True, calls=calls)
     count(change, message)
-    change.tx.execute(
-        update(Turn).where(Turn.id == change.chat.turn_id).values(steps=Turn.steps + 1)
-    )
     return message_id
 
 

@@ -115,7 +115,7 @@ def _take_steering(change: Change) -> Iterator[tuple[int, UUID]]:
 
 
 def _can_be_steered(change: Change) -> bool:
-    change.tx.flush()
+    change.write()
     chat_id = change.chat.id
     waits = exists().where(ToolCallRow.chat_id == chat_id, ~ToolCallRow.settled)
     last = select(func.max(Message.id)).where(Message.chat_id == chat_id, ~Message.deleted)

@@ -2,7 +2,8 @@
 
 from alembic import context
 
-from models.tables import SCHEMA, Base
+import models.tables  # noqa: F401  # so that Base knows them
+from models.base import SCHEMA, Base
 
 context.configure(
     connection=context.config.attributes["connection"],

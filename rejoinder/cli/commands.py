@@ -11,6 +11,7 @@ import click
 
 from rejoinder.cli.connection import Failed, connect, one_sentence
 from rejoinder.cli.screen import PlainScreen, Style
+from rejoinder.cli.steps import lines, steps_of
 from rejoinder.cli.telling import Teller
 from rejoinder.client import Client, Turn, TurnFailed
 from rejoinder.core.messages import Approval, TurnState, WhenBusy
@@ -123,10 +124,14 @@ def tail(chat_id: str, after: str | None, *, until_rest: bool, as_json: bool) ->
 
 @click.command()
 @click.argument("chat_id", metavar="CHAT")
+@click.option("--steps", is_flag=True, help="Only what its steps took: when, where, how long.")
 @AS_JSON
-def show(chat_id: str, *, as_json: bool) -> None:
+def show(chat_id: str, *, steps: bool, as_json: bool) -> None:
     """Show CHAT: its status, messages, agents, queue and error."""
     with one_sentence(), connect() as client:
+        if steps:
+            _show_steps(steps_of(client, chat_id), as_json=as_json)
+            return
         chat = client.get_chat(chat_id)
         messages = list(_messages(client, chat_id))
     if as_json:
@@ -155,6 +160,14 @@ def show(chat_id: str, *, as_json: bool) -> None:
         screen.line(f"  open call: {call['name']} ({call['call_id']}, {waits})", Style.WARN)
     if chat["last_error"]:
         teller.tell(StreamEvent("", "error", chat["last_error"]))
+
+
+def _show_steps(steps: list[Mapping[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(steps)
+    else:
+        for line in lines(steps):
+            click.echo(line)
 
 
 @click.command()

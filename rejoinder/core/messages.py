@@ -118,6 +118,13 @@ class Usage:
     cache_write_tokens: int | None = None
     reasoning_tokens: int | None = None
 
+    @property
+    def prompt_tokens(self) -> int | None:
+        """What the model read, from the cache or not."""
+        read = (self.input_tokens, self.cache_read_tokens, self.cache_write_tokens)
+        known = [count for count in read if count is not None]
+        return sum(known) if known else None
+
 
 @dataclass(frozen=True)
 class Used:

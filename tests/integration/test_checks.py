@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import CheckConstraint, text
 from sqlalchemy.exc import IntegrityError
 
-from models.tables import Base
+from models.base import Base
 from rejoinder.core.state import Status
 from tests.chats import World
 

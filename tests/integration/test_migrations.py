@@ -16,9 +16,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from models import machine
+from models.base import Base
 from models.machine import NewChat
 from models.migrate import RELEASED, config_for, downgrade, upgrade
-from models.tables import Base
 from tests.chats import World, said, words
 from tests.integration import schema
 

@@ -13,10 +13,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import configure_mappers
 
 from models import machine
+from models.base import Base
 from models.engine import transaction
 from models.history import prompt_history
 from models.machine import NewChat
-from models.tables import Base, Chat, Message, QueuedMessage, ToolCallRow, Turn
+from models.tables import Chat, Message, QueuedMessage, ToolCallRow, Turn
 from rejoinder.core import parts
 from rejoinder.core.errors import Rejected
 from rejoinder.core.messages import CallKind, CallPlan, Failure, NewMessage, Role
@@ -233,4 +234,4 @@ def test_nothing_is_loaded_by_surprise() -> None:
         for relation in mapper.relationships
     ]
     assert [each for each in loaders if each[2] not in ("raise", "write_only")] == []
-    assert len(list(Base.registry.mappers)) == 7
+    assert len(list(Base.registry.mappers)) == 8

@@ -263,3 +263,12 @@ def test_a_turn_that_was_stopped_at_once_has_no_answer(world: World) -> None:
 def prompt(world: World, chat_id: UUID) -> list[str]:
     with transaction(world.engine) as tx:
         return [parts.text_of(parts.load(row.parts)) for row in prompt_history(tx, chat_id)]
+
+
+def test_a_step_whose_worker_died_is_noted(world: World) -> None:
+    subject = world.running()
+    world.do(machine.recover, subject.id, subject.held.lease_id)
+    (step,) = world.read("SELECT * FROM rejoinder.steps WHERE chat_id = :c", c=subject.id)
+    assert (step["outcome"], step["worker"], step["model_ms"]) == ("recover", "worker", None)
+    assert step["began_at"] < step["ended_at"]
+    assert step["task_id"] is not None
