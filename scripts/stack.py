@@ -9,7 +9,7 @@ import os
 import shlex
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,13 +52,13 @@ def stack(home: Path = HOME, *, flower: bool, control: bool, signals: Signals) -
         upgrade(servers.database_url)
         chosen = {name: os.environ.get(name) or value for name, value in SETTINGS.items()}
         env = environment(servers.database_url, servers.redis_url, **chosen)
-        with Fleet(env, home / "logs", signals=signals) as fleet:
+        with ExitStack() as held, Fleet(env, home / "logs", signals=signals) as fleet:
             fleet.worker("steps")
             if control:
                 fleet.worker("control", queues=["rejoinder.control"], concurrency=4)
             fleet.wait_until_ready()
             fleet.beat(home / "beat-schedule")
-            port = _free_port() if flower else 0
+            port = held.enter_context(free_port()) if flower else 0
             if flower:  # last, because it asks the workers who they are
                 fleet.flower(port)
             fleet.wait_until_ready()
@@ -126,13 +126,21 @@ def _env_file(path: Path, env: Mapping[str, str]) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def _free_port() -> int:
-    for port in (FLOWER_PORT, 0):
-        with socket.socket() as probe:
+@contextmanager
+def free_port() -> Iterator[int]:
+    """A port for Flower, and its UDP twin, which is held: whoever looks next sees that it is taken.
+
+    Flower binds its port seconds later; two of these would agree on the same one until then.
+    """
+    for port in range(FLOWER_PORT, FLOWER_PORT + 100):
+        with socket.socket(type=socket.SOCK_DGRAM) as twin, socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
+                twin.bind(("127.0.0.1", port))
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return int(probe.getsockname()[1])
-    raise RuntimeError("no port is free")
+            probe.close()
+            yield port
+            return
+    raise RuntimeError(f"no port from {FLOWER_PORT} on is free for Flower")

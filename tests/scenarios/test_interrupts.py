@@ -1,7 +1,6 @@
 """Stop, in every way that people and programs can ask for it, on threads and on prefork."""
 
 import json
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -15,6 +14,7 @@ import redis
 from rejoinder.client import Turn
 from rejoinder.core.effects import Cause
 from scripts.fleet import ROOT
+from scripts.stack import free_port
 from tasks.hints import channel_of
 from tests.integration.invariants import assert_invariants
 from tests.scenarios.conftest import Stage
@@ -162,14 +162,12 @@ def test_an_old_or_broken_hint_hits_nobody(stage: Stage) -> None:
 
 @pytest.fixture(scope="module")
 def flower(stage: Stage) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    member = stage.fleet.flower(port)
-    stage.fleet.wait_until_ready(member)
-    yield f"http://127.0.0.1:{port}"
-    member.stop()
-    stage.fleet.members.remove(member)
+    with free_port() as port:
+        member = stage.fleet.flower(port)
+        stage.fleet.wait_until_ready(member)
+        yield f"http://127.0.0.1:{port}"
+        member.stop()
+        stage.fleet.members.remove(member)
 
 
 def ask(method: str, url: str) -> Any:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import urllib.request
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from rejoinder.cli.talk import default_model
+from scripts.stack import free_port
 from tests.owners import ROOT, environment
 from tests.programs import Program, assert_gone, program
 from tests.waiting import wait_until
@@ -76,6 +78,12 @@ def test_up_ends_with_exit_code_1_when_a_process_dies(tmp_path: Path) -> None:
         assert up.end() == 1
         assert "make up: beat ended by itself (killed by SIGKILL)." in up.text
     assert_gone(family)
+
+
+def test_two_that_start_at_once_choose_different_ports() -> None:
+    with free_port() as one, free_port() as other, socket.socket() as taking:
+        assert one != other
+        taking.bind(("127.0.0.1", one))
 
 
 def test_whoever_kills_up_leaves_no_process(tmp_path: Path) -> None:
