@@ -38,5 +38,5 @@ class Base(DeclarativeBase):
 
 
 def table_of(model: type[Base]) -> Table:
-    """The table of a model: statements on it cost half of those on the model's attributes."""
+    """The table of a model: what is asked of it does not go through the ORM."""
     return cast("Table", model.__table__)

@@ -1,20 +1,22 @@
 """What apps ask about chats: one chat, many chats, messages. Values ready for JSON; no locks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import Select, and_, or_, select
 from sqlalchemy.orm import Session
 
 from models import accounts, trees
-from models.machine.calls import Calls, asked_for, asking
+from models.machine.calls import Calls, asked_for, asking, looked_at
 from models.machine.history import cost_of
-from models.tables import Chat, Message, QueuedMessage, ToolCallRow
+from models.tables import Chat, Message, QueuedMessage, StepRow, ToolCallRow
 from rejoinder.core.errors import Rejected
 from rejoinder.core.messages import ANSWERED, ActionKind, Visibility
 from rejoinder.core.state import Status
+
+T = TypeVar("T")
 
 MOST = 200
 """Rows of one page, at most."""
@@ -22,19 +24,13 @@ MOST = 200
 
 def get_chat(tx: Session, chat_id: UUID) -> dict[str, Any]:
     """One chat with its queue, its children and, if it waits for answers, the calls in question."""
-    chat = tx.get(Chat, chat_id)
-    if chat is None:
-        raise Rejected(f"There is no chat {chat_id}", "check its id")
+    chat = _known(tx, chat_id)
     queue = tx.scalars(
         select(QueuedMessage)
         .where(QueuedMessage.chat_id == chat_id)
         .order_by(QueuedMessage.position)
     )
-    calls = tx.scalars(
-        select(ToolCallRow)
-        .where(ToolCallRow.chat_id == chat_id, ~ToolCallRow.settled)
-        .order_by(ToolCallRow.id)
-    ).all()
+    calls = looked_at(tx, chat_id)
     return {
         **_chat(chat),
         **_accounts(tx, chat),
@@ -108,12 +104,8 @@ def list_chats(  # noqa: PLR0913  # filters
         query = query.where(Chat.title.icontains(title, autoescape=True))
     if before is not None:
         query = query.where(Chat.id < before)
-    rows = tx.scalars(query.order_by(Chat.id.desc()).limit(min(limit, MOST) + 1)).all()
-    page = rows[: min(limit, MOST)]
-    return {
-        "chats": [_chat(chat) for chat in page],
-        "next": str(page[-1].id) if len(rows) > len(page) else None,
-    }
+    page, last = _page(tx, query.order_by(Chat.id.desc()), limit)
+    return {"chats": [_chat(chat) for chat in page], "next": str(last.id) if last else None}
 
 
 def get_messages(  # noqa: PLR0913  # from where, to where, which way
@@ -130,8 +122,7 @@ def get_messages(  # noqa: PLR0913  # from where, to where, which way
     Oldest first, `next` goes into `after`; newest first, it goes into `before`. Index:
     messages_pkey, in its own order.
     """
-    if tx.get(Chat, chat_id) is None:
-        raise Rejected(f"There is no chat {chat_id}", "check its id")
+    _known(tx, chat_id)
     seen = select(Message).where(
         Message.chat_id == chat_id,
         Message.id > after,
@@ -141,12 +132,34 @@ def get_messages(  # noqa: PLR0913  # from where, to where, which way
     if before is not None:
         seen = seen.where(Message.id < before)
     order = Message.id.desc() if newest_first else Message.id
-    rows = tx.scalars(seen.order_by(order).limit(min(limit, MOST) + 1)).all()
-    page = rows[: min(limit, MOST)]
-    return {
-        "messages": [_message(message) for message in page],
-        "next": page[-1].id if len(rows) > len(page) else None,
-    }
+    page, last = _page(tx, seen.order_by(order), limit)
+    return {"messages": [_message(each) for each in page], "next": last.id if last else None}
+
+
+def get_steps(
+    tx: Session, chat_id: UUID, *, before: int | None = None, limit: int = 100
+) -> dict[str, Any]:
+    """What a chat's steps took, newest first; `next` goes into `before`. Index: steps_pkey."""
+    _known(tx, chat_id)
+    query = select(StepRow).where(StepRow.chat_id == chat_id)
+    if before is not None:
+        query = query.where(StepRow.id < before)
+    page, last = _page(tx, query.order_by(StepRow.id.desc()), limit)
+    return {"steps": [_step(each) for each in page], "next": last.id if last else None}
+
+
+def _known(tx: Session, chat_id: UUID) -> Chat:
+    chat = tx.get(Chat, chat_id)
+    if chat is None:
+        raise Rejected(f"There is no chat {chat_id}", "check its id")
+    return chat
+
+
+def _page(tx: Session, query: Select[T], limit: int) -> tuple[Sequence[T], T | None]:
+    """The rows of a page; and the last of them, if others follow."""
+    size = min(limit, MOST)
+    rows = tx.scalars(query.limit(size + 1)).all()
+    return rows[:size], rows[size - 1] if len(rows) > size else None
 
 
 def _queued(message: QueuedMessage) -> dict[str, Any]:
@@ -214,4 +227,24 @@ def _message(message: Message) -> dict[str, Any]:
         "model": message.model,
         "usage": cost_of(message),
         "created_at": message.created_at.isoformat(),
+    }
+
+
+def _step(row: StepRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "turn_id": str(row.turn_id) if row.turn_id else None,
+        "task_id": str(row.task_id) if row.task_id else None,
+        "worker": row.worker,
+        "attempt": row.attempt,
+        "outcome": row.outcome,
+        "began_at": row.began_at.isoformat(),
+        "ended_at": row.ended_at.isoformat(),
+        "claim_ms": row.claim_ms,
+        "load_ms": row.load_ms,
+        "model_ms": row.model_ms,
+        "tools_ms": row.tools_ms,
+        "write_ms": row.write_ms,
+        "input_tokens": row.input_tokens,
+        "output_tokens": row.output_tokens,
     }

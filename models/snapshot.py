@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from models import trees
 from models.base import table_of
 from models.history import Shown, prompt_history
+from models.machine.calls import looked_at
 from models.tables import Chat, ToolCallRow, Turn
 from rejoinder.core import parts
 from rejoinder.core.decide import Call, Entry, Snapshot
@@ -75,7 +76,7 @@ def load(tx: Session, chat_id: UUID, turn_id: UUID) -> Loaded:
         owner=chat.owner,
         model=chat.model,
         options=ChatOptions.load(chat.options),
-        depth=trees.depth_of(tx, chat_id) if chat.parent_id else 0,
+        depth=trees.depth_of(tx, chat_id, chat.parent_id),
         title_source=chat.title_source,
         budget=budget,
         used=trees.used(tx, chat.root_id) if budget != Budget() else Used(),
@@ -83,19 +84,12 @@ def load(tx: Session, chat_id: UUID, turn_id: UUID) -> Loaded:
             turn_kind=chat.kind,
             steps=chat.steps,
             history=tuple(entry(message) for message in prompt_history(tx, chat_id)),
-            calls=_open_calls(tx, chat_id, chat.now) if chat.has_calls else (),
+            calls=tuple(_call(row, chat.now) for row in looked_at(tx, chat_id))
+            if chat.has_calls
+            else (),
             attempt=chat.attempt,
         ),
     )
-
-
-def _open_calls(tx: Session, chat_id: UUID, now: datetime) -> tuple[Call, ...]:
-    rows = tx.scalars(
-        select(ToolCallRow)
-        .where(ToolCallRow.chat_id == chat_id, ~ToolCallRow.settled)
-        .order_by(ToolCallRow.id)
-    )
-    return tuple(_call(row, now) for row in rows)
 
 
 def entry(message: Shown) -> Entry:

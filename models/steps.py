@@ -5,14 +5,10 @@ recovers the chat of one that died (`lost`).
 """
 
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
-from sqlalchemy import select, text
+from sqlalchemy import text
 from sqlalchemy.orm import Session
-
-from models.tables import Chat, StepRow
-from rejoinder.core.errors import Rejected
 
 _WRITE = text("""
 INSERT INTO rejoinder.steps
@@ -61,40 +57,3 @@ def lost(tx: Session, chat_id: UUID) -> None:
     `began_at` is when that worker last wrote something.
     """
     tx.execute(_LOST, {"chat_id": chat_id})
-
-
-def page(
-    tx: Session, chat_id: UUID, *, before: int | None = None, limit: int = 100
-) -> dict[str, Any]:
-    """A page of a chat's steps, newest first; `next` goes into `before`. Index: steps_pkey."""
-    if tx.get(Chat, chat_id) is None:
-        raise Rejected(f"There is no chat {chat_id}", "check its id")
-    query = select(StepRow).where(StepRow.chat_id == chat_id).order_by(StepRow.id.desc())
-    if before is not None:
-        query = query.where(StepRow.id < before)
-    rows = tx.scalars(query.limit(limit + 1)).all()
-    found = rows[:limit]
-    return {
-        "steps": [_step(row) for row in found],
-        "next": found[-1].id if len(rows) > len(found) else None,
-    }
-
-
-def _step(row: StepRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "turn_id": str(row.turn_id) if row.turn_id else None,
-        "task_id": str(row.task_id) if row.task_id else None,
-        "worker": row.worker,
-        "attempt": row.attempt,
-        "outcome": row.outcome,
-        "began_at": row.began_at.isoformat(),
-        "ended_at": row.ended_at.isoformat(),
-        "claim_ms": row.claim_ms,
-        "load_ms": row.load_ms,
-        "model_ms": row.model_ms,
-        "tools_ms": row.tools_ms,
-        "write_ms": row.write_ms,
-        "input_tokens": row.input_tokens,
-        "output_tokens": row.output_tokens,
-    }

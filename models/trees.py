@@ -29,8 +29,10 @@ SELECT max(depth) - 1 FROM above
 """)
 
 
-def depth_of(tx: Session, chat_id: UUID) -> int:
-    """How many chats are above this one. Index: chats_pkey."""
+def depth_of(tx: Session, chat_id: UUID, parent_id: UUID | None) -> int:
+    """How many chats are above this one. Index: chats_pkey; nothing is read for a root."""
+    if parent_id is None:
+        return 0
     return int(tx.execute(_DEPTH, {"chat_id": chat_id}).scalar_one())
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from models import accounts, machine, reading, steps
+from models import accounts, machine, reading
 from models.engine import transaction
 from models.machine import NewChat
 from rejoinder import requests
@@ -274,7 +274,7 @@ def list_chats(tx: Session, ask: requests.ListChats) -> dict[str, Any]:
 @front_door("get_steps", requests.GetSteps)
 def get_steps(tx: Session, ask: requests.GetSteps) -> dict[str, Any]:
     """What a chat's steps took."""
-    return steps.page(tx, ask.chat_id, before=ask.before, limit=ask.limit)
+    return reading.get_steps(tx, ask.chat_id, before=ask.before, limit=ask.limit)
 
 
 @front_door("get_messages", requests.GetMessages)

@@ -53,7 +53,6 @@ def generate(held: Held, loaded: Loaded) -> None:
         return
     titles.begin(held.runtime, loaded)
     reply, runtime_ms = _ask(held, provider, request)
-    held.usage = reply.usage
     message = NewMessage(
         Role.ASSISTANT,
         reply.parts,

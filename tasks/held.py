@@ -6,7 +6,6 @@ chat is then still ours, because the first one kept the lease, the heartbeat fin
 step and hands the chat back.
 """
 
-import time
 from collections.abc import Callable
 from uuid import UUID
 
@@ -71,18 +70,16 @@ class Held:
         self, transition: Callable[..., Effects], *args: object, **options: object
     ) -> Effects:
         """Run one fenced transition, and publish what follows from it."""
-        since = time.monotonic()
         with self.timeline.measure("write"), transaction(self.runtime.engine) as tx:
             effects = transition(tx, self.fence, *args, **options)
             if effects.fence is None:  # the step ends with this
-                took = self._took(transition.__name__, time.monotonic() - since)
-                steps.write(tx, self.chat_id, took)
+                steps.write(tx, self.chat_id, self._took(transition.__name__))
         if effects.fence is not None:
             self.fence = effects.fence
         publish(self.runtime, effects)
         return effects
 
-    def _took(self, outcome: str, writing: float) -> steps.Took:
+    def _took(self, outcome: str) -> steps.Took:
         line, usage = self.timeline, self.usage
         return steps.Took(
             turn_id=self.turn_id,
@@ -95,7 +92,7 @@ class Held:
             load_ms=line.ms("load"),
             model_ms=line.ms("model"),
             tools_ms=line.ms("tools"),
-            write_ms=line.ms("write", so_far=writing),
+            write_ms=line.ms("write"),
             input_tokens=usage.prompt_tokens if usage else None,
             output_tokens=usage.output_tokens if usage else None,
         )

@@ -12,23 +12,28 @@ class Timeline:
         """Begin when the claim was asked for."""
         self._began = time.monotonic() - claim_seconds
         self._spent = {"claim": claim_seconds}
+        self._since: dict[str, float] = {}
 
     @contextmanager
     def measure(self, what: str) -> Iterator[None]:
         """Count the time that this takes; it may come several times."""
-        since = time.monotonic()
-        self._spent.setdefault(what, 0.0)
+        self._since[what] = time.monotonic()
         try:
             yield
         finally:
-            self._spent[what] += time.monotonic() - since
+            self._spent[what] = self._until_now(what)
+            del self._since[what]
 
     @property
     def seconds(self) -> float:
         """All of it, until now."""
         return time.monotonic() - self._began
 
-    def ms(self, what: str, *, so_far: float = 0.0) -> float | None:
-        """Milliseconds of one kind; None if there was nothing of it."""
-        spent = self._spent.get(what)
-        return None if spent is None else round((spent + so_far) * 1000, 3)
+    def ms(self, what: str) -> float | None:
+        """Milliseconds of one kind, until now; None if there was nothing of it."""
+        known = what in self._spent or what in self._since
+        return round(self._until_now(what) * 1000, 3) if known else None
+
+    def _until_now(self, what: str) -> float:
+        now = time.monotonic()
+        return self._spent.get(what, 0.0) + now - self._since.get(what, now)

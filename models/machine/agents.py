@@ -61,7 +61,7 @@ def spawn(tx: Session, caller: Caller, errand: Errand, limits: Limits) -> Effect
     parent = _running(tx, caller)
     if (before := keys.used(tx, parent.owner, caller.key)) is not None:
         return as_before(tx, before.chat_id, before.turn_id)
-    if trees.depth_of(tx, parent.id) >= limits.depth:
+    if trees.depth_of(tx, parent.id, parent.parent_id) >= limits.depth:
         raise Rejected(f"Agents are {limits.depth} deep already", "do the work in this chat")
     if trees.size(tx, parent.root_id) >= limits.total:
         raise Rejected(

@@ -233,7 +233,9 @@ def begin(
         raise _refusal(transition, f"There is no chat {chat_id}", "check its id")
     values = dict(found)
     now, has_open_calls = values.pop("now"), values.pop("has_open_calls")
-    chat = cast("Chat", Row(values))
+    row = Row()
+    row.read(values)
+    chat = cast("Chat", row)
     if fence is not None and (chat.lease_id, chat.history_version) != (
         fence.lease_id,
         fence.history_version,

@@ -14,12 +14,8 @@ from sqlalchemy.orm import Session
 class Row:
     """One row: its columns are its attributes."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        """Take the values as they were read."""
-        self.read(values)
-
     def read(self, values: Mapping[str, Any]) -> None:
-        """Take newer values."""
+        """Take the values as they are stored."""
         self.__dict__.update(values)
         self.__dict__["_stored"] = dict(values)
 
