@@ -13,7 +13,7 @@ export PYTHON
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); n=$$((n + 1)); [ $$n -gt 4 ] && n=4; echo $$n)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up chat test check lint types arch docs bench bench-db mutants chaos lock clean
+.PHONY: help setup demo up chat test check lint types arch docs bench peers bench-db mutants chaos lock clean
 
 help:  ## explain the targets
 	@echo "make <target>, each with its own set-up:"
@@ -52,8 +52,11 @@ docs: setup  ## write the generated parts of the documentation
 bench-db: setup  ## the hot statements on 200,000 chats and 2,000,000 messages
 	@$(PYTHON_BIN) scripts/bench_db.py $(ARGS)
 
-bench: setup  ## contenders side by side: bare SDK, bare and naive Celery, Rejoinder
+bench: setup $(if $(wildcard .venv-peers),peers)  ## contenders side by side: bare SDK, bare and naive Celery, Rejoinder, and its peers
 	@$(PYTHON_BIN) scripts/bench.py $(ARGS)
+
+peers:  ## make .venv-peers from requirements-peers.lock: LangGraph and DBOS, for `make bench`
+	@scripts/setup.sh peers
 
 mutants: setup  ## break the machine on purpose: some test must fail each time
 	@$(PYTHON_BIN) scripts/mutants.py $(ARGS)
@@ -62,10 +65,14 @@ chaos: setup  ## a fleet under faults, then an audit (SECONDS=60 SEED=1 POOL=thr
 	@$(PYTHON_BIN) scripts/chaos.py --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) \
 	    --pool $(or $(POOL),threads) --chats $(or $(CHATS),40) $(ARGS)
 
-lock:  ## compute requirements.lock anew (needs uv)
-	uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
-	    --generate-hashes --no-header --no-annotate -o requirements.lock
+# Peers get our versions of what we have in common, so that it is not the SDK that is compared. All but one:
+# what LangGraph depends on wants an older uuid-utils than we do.
+LOCK := --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+lock:  ## compute the lock files anew (needs uv)
+	uv pip compile pyproject.toml --all-extras --group dev $(LOCK) -o requirements.lock
+	sed -n '/^uuid-utils==/d; s/^\([^ ]*==[^ ]*\).*/\1/p' requirements.lock | \
+	    uv pip compile --group peers --constraint - $(LOCK) -o requirements-peers.lock
 
-clean:  ## remove .venv, kept data and caches
+clean:  ## remove .venv and .venv-peers, kept data and caches
 	@rm -rf "$$(readlink -f .rejoinder/elsewhere 2>/dev/null)" .rejoinder
-	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build
+	@rm -rf .venv .venv-peers .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build

@@ -2,7 +2,8 @@
 
 Each says which index it uses, what it locks, and why it is safe. They are plain SQL on purpose:
 what matters here is what Postgres does. Clocks are Postgres' own; `statement_timestamp()` rather
-than `clock_timestamp()` wherever an index has to be searched with it.
+than `clock_timestamp()` wherever an index has to be searched with it. `claim` itself is in
+`machine/claim.py`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,27 +14,16 @@ from uuid import UUID
 
 from sqlalchemy import Engine, Row, TextClause, text
 from sqlalchemy.orm import Session
-from uuid_utils.compat import uuid7
 
 from models.engine import at_once
-from rejoinder.core.effects import Dispatch, Event, EventKind, Fence, TurnEnd
-from rejoinder.core.limits import REDISPATCH_FIRST, REDISPATCH_MOST, SUSPECT_AT
+from models.machine.claim import Claim, claim
+from rejoinder.core.effects import Dispatch, TurnEnd
+from rejoinder.core.limits import REDISPATCH_FIRST, REDISPATCH_MOST
 from rejoinder.core.messages import TurnState
-from rejoinder.core.parts import Json, load, text_of
+from rejoinder.core.parts import load, text_of
 from rejoinder.core.state import Status
 
-_CLAIM = text("""
-UPDATE rejoinder.chats AS c
-   SET status = 'running', lease_id = :lease_id, worker_id = w.id, step_id = :step_id,
-       run_after = NULL, redispatch_at = NULL, dispatches = 0,
-       snapshot_version = c.snapshot_version + 1, updated_at = clock_timestamp()
-  FROM rejoinder.workers AS w
- WHERE c.id = :chat_id AND c.status = 'pending' AND NOT c.archived
-   AND (c.run_after IS NULL OR c.run_after <= clock_timestamp())
-   AND (c.crashes < :suspect_at OR :suspects)
-   AND w.id = :worker_id AND w.seen_at > clock_timestamp() - :dead_after
-RETURNING c.history_version, c.snapshot_version, c.turn_id, c.attempt, c.crashes
-""")
+__all__ = ["Claim", "claim"]
 
 _REGISTER = text("""
 INSERT INTO rejoinder.workers AS w (id, name) VALUES (:worker_id, :name)
@@ -156,29 +146,6 @@ RETURNING c.id AS chat_id, c.turn_id, c.step_id
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A lease on a chat, and what the step needs to know first."""
-
-    fence: Fence
-    turn_id: UUID
-    attempt: int
-    snapshot_version: int
-    crashes: int
-    step_id: UUID
-
-    @property
-    def event(self) -> Event:
-        """What readers are told of it."""
-        told: dict[str, Json] = {"status": Status.RUNNING, "turn_id": str(self.turn_id)}
-        return Event(EventKind.STATUS, {**told, "run_after": None})
-
-    @property
-    def suspect(self) -> bool:
-        """Whether its next crash is its last: it should take nobody along."""
-        return self.crashes >= SUSPECT_AT
-
-
-@dataclass(frozen=True)
 class Step:
     """A chat, as found by the step that has to do with it."""
 
@@ -196,42 +163,6 @@ class Lease:
     lease_id: UUID
     history_version: int
     status: Status
-
-
-def claim(  # noqa: PLR0913  # who takes what, as which step
-    engine: Engine,
-    chat_id: UUID,
-    worker_id: UUID,
-    *,
-    dead_after: timedelta,
-    step_id: UUID | None = None,
-    suspects: bool = True,
-) -> Claim | None:
-    """Take a due pending chat, or nothing. Without `suspects`, only one that is not suspect.
-
-    One statement in autocommit, so one round trip (besides the pool's ping). Index: chats_pkey.
-    Locks that one row, and never waits for another chat. If a transition of this chat is under way,
-    it takes the chat as that leaves it; one that makes it runnable rings again by itself.
-    Safe because the condition is checked again on the row as the lock finds it, so of two claims
-    one gets no row; and a process that is counted as dead cannot claim, so the sweeper and it
-    never disagree about who owns the chat.
-    """
-    lease_id, step_id = uuid7(), step_id or uuid7()
-    rows = _at_once(
-        engine,
-        _CLAIM,
-        chat_id=chat_id,
-        worker_id=worker_id,
-        lease_id=lease_id,
-        step_id=step_id,
-        dead_after=dead_after,
-        suspect_at=SUSPECT_AT,
-        suspects=suspects,
-    )
-    for row in rows:
-        fence = Fence(chat_id, lease_id, row.history_version)
-        return Claim(fence, row.turn_id, row.attempt, row.snapshot_version, row.crashes, step_id)
-    return None
 
 
 def register_worker(engine: Engine, worker_id: UUID, name: str) -> None:

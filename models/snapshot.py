@@ -4,8 +4,10 @@ Read after the claim: the rows cannot change under the lease except by an edit o
 fence and the cancellation deal with, and by answers from outside, for which the next step looks.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import bindparam, exists, func, select
@@ -15,10 +17,11 @@ from models import trees
 from models.base import table_of
 from models.history import Shown, prompt_history
 from models.machine.calls import looked_at
+from models.machine.claim import Around, around
 from models.tables import Chat, ToolCallRow, Turn
 from rejoinder.core import parts
 from rejoinder.core.decide import Call, Entry, Snapshot
-from rejoinder.core.messages import Budget, TitleSource, Used
+from rejoinder.core.messages import Budget, NewMessage, TitleSource, Usage, Used
 from rejoinder.core.options import ChatOptions
 
 
@@ -44,17 +47,11 @@ _CHATS, _TURNS, _CALLS = table_of(Chat), table_of(Turn), table_of(ToolCallRow)
 _ROOTS = _CHATS.alias("root")
 _LOOK = (
     select(
-        _CHATS.c.owner,
-        _CHATS.c.model,
-        _CHATS.c.options,
-        _CHATS.c.parent_id,
-        _CHATS.c.root_id,
-        _CHATS.c.title_source,
-        _CHATS.c.attempt,
-        _TURNS.c.kind,
-        _TURNS.c.steps,
-        _ROOTS.c.budget_tokens,
-        _ROOTS.c.budget_micros,
+        *_CHATS.c,
+        _TURNS.c.kind.label("turn_kind"),
+        _TURNS.c.steps.label("turn_steps"),
+        _ROOTS.c.budget_tokens.label("tree_tokens"),
+        _ROOTS.c.budget_micros.label("tree_micros"),
         exists().where(_CALLS.c.chat_id == _CHATS.c.id, ~_CALLS.c.settled).label("has_calls"),
         func.statement_timestamp().label("now"),
     )
@@ -66,44 +63,103 @@ _LOOK = (
 """Indexes: chats_pkey (twice), turns_pkey, tool_calls_open."""
 
 
-def load(tx: Session, chat_id: UUID, turn_id: UUID) -> Loaded:
-    """Read the chat, its history since the newest boundary, and its open calls."""
-    chat = tx.execute(_LOOK, {"chat_id": chat_id, "turn_id": turn_id}).one()
-    budget = Budget(chat.budget_tokens, chat.budget_micros)
+Seen: TypeAlias = tuple[Mapping[str, Any], Around]
+"""A chat's row, and what stands around it."""
+
+
+def is_all(seen: Seen) -> bool:
+    """Whether nothing but history is missing: no open calls, no chat above, no budget."""
+    chat, beside = seen
+    return not beside.has_calls and chat["parent_id"] is None and beside.budget == Budget()
+
+
+def look(tx: Session, chat_id: UUID, turn_id: UUID) -> Seen:
+    """The chat's row and what stands around it, if the claim did not tell."""
+    row = tx.execute(_LOOK, {"chat_id": chat_id, "turn_id": turn_id}).one()
+    return dict(zip(row._fields, row, strict=True)), around(row)
+
+
+def load(
+    tx: Session,
+    chat_id: UUID,
+    turn_id: UUID,
+    seen: Seen | None = None,
+    history: Sequence[Entry] | None = None,
+) -> Loaded:
+    """Read the chat, its history since the newest boundary, and its open calls.
+
+    `seen` is what the claim has told, `history` what this process still has of it.
+    """
+    seen = seen or look(tx, chat_id, turn_id)
+    chat, beside = seen
+    if history is None:
+        history = tuple(entry(message) for message in prompt_history(tx, chat_id))
+    calls = looked_at(tx, chat_id) if beside.has_calls else ()
+    loaded = put_together(chat_id, turn_id, seen, history, [_call(c, beside.now) for c in calls])
+    depth = trees.depth_of(tx, chat_id, chat["parent_id"])
+    used = trees.used(tx, chat["root_id"]) if beside.budget != Budget() else Used()
+    return replace(loaded, depth=depth, used=used)
+
+
+def put_together(
+    chat_id: UUID,
+    turn_id: UUID,
+    seen: Seen,
+    history: Sequence[Entry],
+    calls: Sequence[Call] = (),
+) -> Loaded:
+    """A chat without a budget and without chats above it, as a step sees it."""
+    chat, beside = seen
     return Loaded(
         chat_id=chat_id,
         turn_id=turn_id,
-        owner=chat.owner,
-        model=chat.model,
-        options=ChatOptions.load(chat.options),
-        depth=trees.depth_of(tx, chat_id, chat.parent_id),
-        title_source=chat.title_source,
-        budget=budget,
-        used=trees.used(tx, chat.root_id) if budget != Budget() else Used(),
+        owner=chat["owner"],
+        model=chat["model"],
+        options=ChatOptions.load(chat["options"]),
+        depth=0,
+        title_source=chat["title_source"],
+        budget=beside.budget,
+        used=Used(),
         snapshot=Snapshot(
-            turn_kind=chat.kind,
-            steps=chat.steps,
-            history=tuple(entry(message) for message in prompt_history(tx, chat_id)),
-            calls=tuple(_call(row, chat.now) for row in looked_at(tx, chat_id))
-            if chat.has_calls
-            else (),
-            attempt=chat.attempt,
+            turn_kind=beside.turn_kind,
+            steps=beside.steps,
+            history=tuple(history),
+            calls=tuple(calls),
+            attempt=chat["attempt"],
         ),
     )
 
 
 def entry(message: Shown) -> Entry:
     """A row of history as a value."""
-    used = (message.input_tokens, message.cache_read_tokens, message.cache_write_tokens)
     return Entry(
         id=message.id,
         role=message.role,
         parts=parts.load(message.parts),
         model=message.model,
         stop=message.stop_reason,
-        context_tokens=sum(n or 0 for n in used) if any(used) else None,
+        context_tokens=_context_tokens(message),
         compressed=message.compressed,
     )
+
+
+def added(message_id: int, message: NewMessage) -> Entry:
+    """A message that was just stored, as it will be read."""
+    return Entry(
+        id=message_id,
+        role=message.role,
+        parts=parts.load(parts.dump(message.parts)),
+        model=message.model,
+        stop=message.stop_reason,
+        context_tokens=_context_tokens(message.usage),
+        compressed=message.compressed,
+    )
+
+
+def _context_tokens(counted: "Shown | Usage") -> int | None:
+    """Everything that the model had read."""
+    used = (counted.input_tokens, counted.cache_read_tokens, counted.cache_write_tokens)
+    return sum(n or 0 for n in used) if any(used) else None
 
 
 def _call(row: ToolCallRow, now: datetime) -> Call:

@@ -42,6 +42,11 @@ def escaped(text: str) -> str:
     return _ESCAPED.sub(lambda match: f"\\{ord(match[0]):04x}", text)
 
 
+def unescaped(text: str) -> str:
+    """The text that was stored as `escaped`."""
+    return re.sub(r"\\([0-9a-f]{4})", lambda match: chr(int(match[1], 16)), text)
+
+
 class AnyText(TypeDecorator[str]):
     """Text from a model: whatever a `str` holds comes back unchanged, readable where it can be."""
 
@@ -56,7 +61,7 @@ class AnyText(TypeDecorator[str]):
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
         """Undo the escapes."""
         del dialect
-        return value and re.sub(r"\\([0-9a-f]{4})", lambda match: chr(int(match[1], 16)), value)
+        return value and unescaped(value)
 
 
 def as_json(value: object, *, sort_keys: bool = False) -> str:

@@ -9,6 +9,7 @@ sees the gap.
 import json
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,11 +24,16 @@ log = logging.getLogger(__name__)
 
 BATCH_SECONDS = 0.04
 """How long deltas are collected. People cannot see less, and a pipeline carries many chats."""
+URGENT_SECONDS = 0.015
+"""How long even the urgent ones are collected, if something was sent just before."""
+HURRY_SECONDS = 0.1
 MAX_EVENTS = 10_000
 """Per chat, roughly; older ones are cut off."""
 EXPIRE_SECONDS = 24 * 3600
 MAX_WAITING = 50_000
 """Events held back while Redis is away; beyond that the oldest are dropped."""
+ANSWER_SECONDS = 2.0
+"""How long Redis may hold back an answer: less than redis-py waits for one (5 s, by default)."""
 START = "0-0"
 LIVE = frozenset({"part", "compaction"})
 """Events that may hold deltas of a text, to be joined."""
@@ -62,20 +68,41 @@ class EventWriter:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._urgent = threading.Event()
+        self._hurried = threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
         self._sending = threading.Lock()
         self._closed = False
+        self._sent_at = -URGENT_SECONDS
         self._thread: threading.Thread | None = None
 
     def add(self, chat_id: UUID, kind: str, data: Mapping[str, Json], *, now: bool = True) -> None:
         """Add an event; `now` sends it (and all before it) without waiting for the batch."""
+        self._waiting.append((chat_id, kind, dict(data)))
+        self._idle.clear()
+        if self._thread is None:
+            self._start()
+        if not self._wake.is_set():
+            self._wake.set()
+        if now and not self._urgent.is_set():
+            self._urgent.set()
+
+    def hurry(self, seconds: float = HURRY_SECONDS) -> None:
+        """Have what is waiting sent now, before others, in other processes, have more to tell.
+
+        Waits for it a little; if Redis does not answer, the order is not worth more.
+        """
+        if self._idle.is_set():
+            return  # or the next ones, which nobody waits for, would be hurried
+        self._hurried.set()
+        self._urgent.set()
+        self._idle.wait(seconds)
+
+    def _start(self) -> None:
         with self._lock:
-            self._waiting.append((chat_id, kind, dict(data)))
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="events", daemon=True)
                 self._thread.start()
-        self._wake.set()
-        if now:
-            self._urgent.set()
 
     def flush(self) -> None:
         """Send what is waiting, now, from this thread."""
@@ -83,12 +110,14 @@ class EventWriter:
             batch = self._take()
             if batch:
                 self._send(batch)
+            if not self._waiting:
+                self._idle.set()
 
     def close(self) -> None:
         """Send the rest and end the thread."""
         self._closed = True
         self._wake.set()
-        self._urgent.set()
+        self.hurry(0)
         if self._thread is not None:
             self._thread.join(timeout=2)
         self.flush()
@@ -97,15 +126,16 @@ class EventWriter:
         while not self._closed:
             self._wake.wait()
             self._urgent.wait(BATCH_SECONDS)
+            self._hurried.wait(self._sent_at + URGENT_SECONDS - time.monotonic())
             self._wake.clear()
             self._urgent.clear()
+            self._hurried.clear()
             self.flush()
+            self._sent_at = time.monotonic()
 
     def _take(self) -> list[Sent]:
-        with self._lock:
-            batch = list(self._waiting)
-            self._waiting.clear()
-        return coalesce(batch)
+        taken = (self._waiting.popleft() for _ in range(len(self._waiting)))
+        return coalesce([*taken])
 
     def _send(self, batch: list[Sent]) -> None:
         pipe = self._client.pipeline(transaction=False)
@@ -160,13 +190,22 @@ def read(
     if after not in (None, START) and _missed(client, name, cursor):
         yield StreamEvent(cursor, "gap", {"after": cursor})
     while True:
-        found = client.xread({name: cursor}, count=count, block=max(1, int(block_seconds * 1000)))
-        if not found:
-            yield None
-            continue
+        found = _wait(client, name, cursor, count, block_seconds)
         for event in _events(found):
             cursor = event.cursor
             yield event
+        if not found:
+            yield None
+
+
+def _wait(client: "redis.Redis", name: str, cursor: str, count: int, seconds: float) -> Any:
+    """What came, or nothing if nothing came for so long."""
+    end = time.monotonic() + seconds
+    while True:
+        block = min(end - time.monotonic(), ANSWER_SECONDS)
+        found: Any = client.xread({name: cursor}, count=count, block=max(1, int(block * 1000)))
+        if found or time.monotonic() >= end:
+            return found or ()
 
 
 def latest(client: "redis.Redis", name: str) -> str:

@@ -1,29 +1,26 @@
 """make bench: contenders side by side in one run, interleaved, as ratios.
 
 One start of servers, one model server (a process of its own, which keeps the clock), several rounds
-in turn. Prints a table and, with --json, all figures. What the figures mean: docs/performance.md.
+in turn. Prints tables, then the targets, met or not; with --json, all figures. What the figures
+mean: docs/performance.md. A workload is a module of `bench_parts`.
 """
 
 import argparse
 import json
-import os
-import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
-from sqlalchemy import NullPool, create_engine
-
-from models.migrate import upgrade
 from rejoinder import embedded
-from scripts.bench_parts.measuring import Sample, sample
-from scripts.bench_parts.running import Contender, Naive, Place, Program, Rejoinder
-from scripts.bench_parts.task import Task
-from scripts.fleet import ROOT, TETHERED
+from scripts.bench_parts import growth, latency, peers, streams, turns
+from scripts.bench_parts.model import Model, capacity, model_server
+from scripts.bench_parts.place import Place
+from scripts.bench_parts.running import Contender, Naive, Program, Rejoinder
+from scripts.bench_parts.telling import Told
+from scripts.bench_parts.turns import Makers
 
 CONTENDERS: dict[str, Callable[[Place], Contender]] = {
     "bare": lambda place: Program(place, "bare"),
@@ -31,142 +28,129 @@ CONTENDERS: dict[str, Callable[[Place], Contender]] = {
     "naive": Naive,
     "threads": lambda place: Rejoinder(place, "threads"),
     "prefork": lambda place: Rejoinder(place, "prefork"),
+    **peers.installed(),
 }
-AGAINST = "naive"
+WORKLOADS: Mapping[str, Callable[[argparse.Namespace, Place, Makers], Told]] = {
+    "w1": turns.run,
+    "w2": streams.run,
+    "w3": latency.run,
+    "w4": growth.run,
+}
+
+
+SIZES: Mapping[str, Mapping[str, Any]] = {
+    "full": {
+        "rounds": 5,
+        "chats": 50,
+        "calls": 10,
+        "streams": [300, 1000],
+        "words": 200,
+        "samples": 20,
+        "kills": 6,
+        "in_flight": 8,
+        "messages": [1000, 10_000],
+        "tables": 1_000_000,
+    },
+    "quick": {"rounds": 2, "streams": [100], "samples": 10, "kills": 2, "tables": 100_000},
+    "tiny": {
+        "rounds": 1,
+        "chats": 2,
+        "calls": 3,
+        "streams": [2],
+        "words": 5,
+        "samples": 2,
+        "kills": 1,
+        "in_flight": 1,
+        "messages": [20],
+        "tables": 300,
+    },
+}
+"""What is not said on the command line; what a smaller size does not say is as in the full one."""
 
 
 def arguments(given: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--chats", type=int, default=50, help="turns at once")
-    parser.add_argument("--calls", type=int, default=10, help="model calls of a turn")
-    parser.add_argument("--only", default=",".join(CONTENDERS), help="contenders, with commas")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    return parser.parse_args(given)
+    add = parser.add_argument
+    add("--workloads", type=names, default=list(WORKLOADS), help="which, with commas")
+    add("--only", type=names, default=list(CONTENDERS), help="contenders of w1, with commas")
+    add("--streamers", type=names, default=list(streams.NAMES), help="of w2, with commas")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", dest="size", action="store_const", const="quick", default="full")
+    size.add_argument(
+        "--tiny", dest="size", action="store_const", const="tiny", help="only to see it run"
+    )
+    add("--rounds", type=int, help="of each workload")
+    add("--chats", type=int, help="w1: turns at once")
+    add("--calls", type=int, help="w1, w4: model calls of a turn")
+    add("--streams", type=numbers, help="w2: how many at once, e.g. 300,1000")
+    add("--words", type=int, help="w2: of each stream")
+    add("--samples", type=int, help="w3: first words, and stopped chats, of a round")
+    add("--kills", type=int, help="w3: workers that go, of each kind")
+    add("--in-flight", type=int, help="w3: chats that a worker has when it goes")
+    add("--messages", type=numbers, help="w4: before the turn, e.g. 1000,10000")
+    add("--tables", type=int, help="w4: chats in large tables")
+    add("--json", type=Path, help="write the figures to this file")
+    add("--logs", type=Path, help="keep the contenders' logs in this folder")
+    asked = parser.parse_args(given)
+    for name, value in {**SIZES["full"], **SIZES[asked.size]}.items():
+        if getattr(asked, name) is None:
+            setattr(asked, name, value)
+    return asked
+
+
+def names(given: str) -> list[str]:
+    """Words with commas."""
+    return given.split(",")
+
+
+def numbers(given: str) -> list[int]:
+    """Numbers with commas."""
+    return [int(each) for each in given.split(",")]
 
 
 def main(given: list[str]) -> int:
-    """Start everybody, let them run in turn, and tell."""
+    """Start what all share, have the workloads run, and tell."""
     asked = arguments(given)
-    names = asked.only.split(",")
-    results: dict[str, dict[str, list[Sample]]] = {}
+    makers = {name: CONTENDERS[name] for name in asked.only}
+    told: dict[str, Told] = {}
+    if not peers.installed():
+        print(peers.HOW, flush=True)
     with ExitStack() as stack:
-        logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rejoinder-bench-")))
+        logs = stack.enter_context(tempfile.TemporaryDirectory(prefix="rejoinder-bench-"))
         servers = stack.enter_context(embedded.servers(environ={}))
-        upgrade(servers.database_url)
-        engine = create_engine(servers.database_url, poolclass=NullPool)
-        place = Place(servers, stack.enter_context(model_server()), logs)
-        team = [stack.enter_context(CONTENDERS[name](place)) for name in names]
-        for title, chats, times in (("alone", 1, 4), ("at once", asked.chats, 1)):
-            results[title] = {contender.name: [] for contender in team}
-            for round_ in range(asked.rounds + 1):
-                for contender in team[round_ % len(team) :] + team[: round_ % len(team)]:
-                    for again in range(times):
-                        tasks = make_tasks(
-                            f"{title} {round_} {again}", contender, chats, asked.calls
-                        )
-                        took = sample(contender, tasks, place.model_url, engine)
-                        if round_:  # the first one is for warming up
-                            results[title][contender.name].append(took)
-            print(
-                table(f"{chats} turn(s) of {asked.calls} model calls", results[title]), flush=True
-            )
+        model = stack.enter_context(model_server())
+        place = Place(servers, model, asked.logs or Path(logs))
+        place.prepare()
+        alone = show_capacity(model, tiny=asked.size == "tiny")
+        for name in asked.workloads:
+            told[name] = WORKLOADS[name](asked, place, makers)
+    print("\ntargets")
+    for target in (target for each in told.values() for target in each.targets):
+        print(target.line())
     if asked.json:
-        asked.json.write_text(json.dumps(figures(results), indent=2), encoding="utf-8")
+        figures = {name: each.figures for name, each in told.items()}
+        met = [
+            {"says": target.says, "value": target.value, "limit": target.limit, "met": target.met}
+            for each in told.values()
+            for target in each.targets
+        ]
+        whole = {"model server alone": alone, **figures, "targets": met}
+        asked.json.write_text(json.dumps(whole, indent=2), encoding="utf-8")
     return 0
 
 
-def make_tasks(label: str, contender: Contender, chats: int, calls: int) -> list[Task]:
-    """Tasks with names of their own."""
-    name = "".join(letter for letter in f"{contender.name}{label}" if letter.isalnum())
-    return [Task(f"{name}x{number}", calls=calls) for number in range(chats)]
-
-
-def figures(results: dict[str, dict[str, list[Sample]]]) -> dict[str, Any]:
-    """All that was measured, without the single gaps."""
-    return {
-        title: {name: summary(samples) for name, samples in by_name.items()}
-        for title, by_name in results.items()
-    }
-
-
-def summary(samples: Sequence[Sample]) -> dict[str, float]:
-    """One contender's figures over all rounds."""
-    gaps = sorted(gap for each in samples for gap in each.gaps)
-    steps = sum(each.steps for each in samples)
-    cpu = sum(sum(each.cpu.values()) for each in samples)
-    rates = [each.turns / each.seconds for each in samples if each.seconds]
-    return {
-        "gap p50 ms": statistics.median(gaps) * 1000,
-        "gap p99 ms": gaps[min(len(gaps) - 1, int(len(gaps) * 0.99))] * 1000,
-        "turns/s": statistics.median(rates),
-        "turns/s lowest": min(rates),
-        "turns/s highest": max(rates),
-        "CPU ms/step": cpu / steps * 1000,
-        "commits/step": sum(each.commits for each in samples) / steps,
-    }
-
-
-def table(title: str, by_name: dict[str, list[Sample]]) -> str:
-    """As people read it, with ratios to what they would write first."""
-    told = {name: summary(samples) for name, samples in by_name.items()}
-    base = told.get(AGAINST)
-    head = [
-        "",
-        "gap p50",
-        "x naive",
-        "gap p99",
-        "turns/s",
-        "(spread)",
-        "x naive",
-        "CPU/step",
-        "commits",
-    ]
-    rows = [head]
-    for name, each in told.items():
-        rows.append(
-            [
-                name,
-                f"{each['gap p50 ms']:.1f} ms",
-                f"{each['gap p50 ms'] / base['gap p50 ms']:.2f}" if base else "",
-                f"{each['gap p99 ms']:.1f} ms",
-                f"{each['turns/s']:.2f}",
-                f"{each['turns/s lowest']:.2f}-{each['turns/s highest']:.2f}",
-                f"{each['turns/s'] / base['turns/s']:.2f}" if base else "",
-                f"{each['CPU ms/step']:.1f} ms",
-                f"{each['commits/step']:.1f}",
-            ]
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if n else cell.ljust(width)
-            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return "\n".join(["", title, *lines])
-
-
-@contextmanager
-def model_server() -> Iterator[str]:
-    """The model server, ready; gone afterwards."""
-    command = [sys.executable, "-m", "scripts.bench_parts.model_server"]
-    process = subprocess.Popen(
-        [sys.executable, "-S", TETHERED, str(os.getpid()), *command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        text=True,
+def show_capacity(model: Model, *, tiny: bool) -> dict[str, float]:
+    """Print what the model server does by itself: far more than any contender asks for."""
+    told = capacity(model, 10, 0.2) if tiny else capacity(model, 1000, 2.0)
+    print(
+        f"the model server alone, against a raw client: {told['calls/s']:,.0f} calls/s"
+        f" ({told['CPU us/call']:.0f} us CPU each); {told['streams']:,.0f} streams at once,"
+        f" {told['words/s']:,.0f} words/s, p99 {told['late p99 ms']:.0f} ms late,"
+        f" {told['CPU share at that']:.0%} of a core",
+        flush=True,
     )
-    try:
-        yield cast("IO[str]", process.stdout).readline().strip()
-    finally:
-        process.kill()
-        process.wait()
-        cast("IO[str]", process.stdout).close()
+    return told
 
 
 if __name__ == "__main__":

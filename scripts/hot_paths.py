@@ -9,8 +9,10 @@ from sqlalchemy import Engine
 from models import claims, machine, outside, trees
 from models.engine import transaction
 from models.history import prompt_history
+from models.machine.owner import perform
+from models.machine.unlocked import Known
 from models.sweep import sweep
-from rejoinder.core.effects import Fence
+from rejoinder.core.effects import Effects, Fence
 from rejoinder.core.messages import NewMessage, Role
 from rejoinder.core.parts import Text, ToolCall, ToolResult
 from scripts.big_tables import Filled
@@ -27,24 +29,26 @@ def hot_paths(  # noqa: C901  # a list of small ones
     engine: Engine, filled: Filled, worker_id: UUID
 ) -> Mapping[str, Callable[[], object]]:
     """By name, in the order in which they have to run: each leaves the chat for the next."""
-    held: dict[str, Fence] = {}
+    held: dict[str, tuple[Fence, Known | None]] = {}
 
     def claim() -> None:
         got = claims.claim(engine, filled.pending, worker_id, dead_after=DEAD_AFTER)
         if got is None:
             raise RuntimeError("the chat could not be claimed")
-        held["fence"] = got.fence
+        held["chat"] = got.fence, got.known
+
+    def write(transition: Callable[..., Effects], *args: object, **options: object) -> None:
+        fence, known = held["chat"]
+        done = perform(engine, known, transition, fence, *args, **options)  # type: ignore[arg-type]
+        if done.effects.fence:
+            held["chat"] = done.effects.fence, done.known
 
     def record() -> None:
-        with transaction(engine) as tx:
-            message = said("Let me look.", ToolCall("call-1", "look_up", {}))
-            fence = machine.record(tx, held["fence"], message, start=["call-1"]).fence
-        if fence:
-            held["fence"] = fence
+        message = said("Let me look.", ToolCall("call-1", "look_up", {}))
+        write(machine.record, message, start=["call-1"])
 
     def commit() -> None:
-        with transaction(engine) as tx:
-            machine.commit(tx, held["fence"], results=[ToolResult("call-1", "found")])
+        write(machine.commit, results=[ToolResult("call-1", "found")])
 
     def queue() -> None:
         with transaction(engine) as tx:
@@ -52,8 +56,7 @@ def hot_paths(  # noqa: C901  # a list of small ones
 
     def finish_turn() -> None:
         claim()
-        with transaction(engine) as tx:
-            machine.finish_turn(tx, held["fence"], message=said("Done."))
+        write(machine.finish_turn, message=said("Done."))
 
     def history() -> object:
         with transaction(engine) as tx:

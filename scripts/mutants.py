@@ -23,6 +23,7 @@ STOPPING = ("tests/scenarios/test_stopping_matrix.py",)
 OTHERS = tuple(f"tests/integration/test_{n}.py" for n in ("calls", "turns", "sending", "trees"))
 AGENTS = ("tests/integration/test_agents.py",)
 BUDGETS = ("tests/integration/test_budgets.py",)
+OWNER = ("tests/integration/test_owner.py",)
 AT_ONCE = 2
 TIMEOUT_SECONDS = 600
 
@@ -141,10 +142,24 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the dead may claim",
-        "models/claims.py",
-        "AND w.id = :worker_id AND w.seen_at > clock_timestamp() - :dead_after",
-        "AND w.id = :worker_id AND :dead_after >= interval '0'",
+        "models/machine/claim.py",
+        "AND w.seen_at > clock_timestamp() - CAST(%(dead_after)s AS interval)",
+        "AND CAST(%(dead_after)s AS interval) >= interval '0'",
         ("tests/integration/test_second_thoughts.py",),
+    ),
+    Mutant(
+        "an owner writes over others",
+        _M + "one_statement.py",
+        "AND snapshot_version = %(expected)s",
+        "AND snapshot_version >= %(expected)s",
+        OWNER,
+    ),
+    Mutant(
+        "a claim trusts old news",
+        _M + "claim.py",
+        "fresh = row.version_before == row.snapshot_version - 1",
+        "fresh = row.version_before < row.snapshot_version",
+        OWNER,
     ),
     Mutant(
         "sweepers do not skip",
@@ -225,9 +240,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a suspect is never alone",
-        "models/claims.py",
-        "   AND (c.crashes < :suspect_at OR :suspects)\n",
-        "   AND (c.crashes < :suspect_at OR NOT :suspects OR :suspects)\n",
+        "models/machine/claim.py",
+        "AND (c.crashes < CAST(%(suspect_at)s AS integer) OR CAST(%(suspects)s AS boolean))",
+        "AND (c.crashes < CAST(%(suspect_at)s AS integer) OR %(suspects)s IS NOT NULL)",
         LEAVING,
     ),
     Mutant(

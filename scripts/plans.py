@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, event
 BIG_TABLES = frozenset(
     {"chats", "turns", "messages", "queued_messages", "tool_calls", "idempotency_keys"}
 )
-_NO_PLAN = ("SAVEPOINT", "RELEASE SAVEPOINT", "ROLLBACK TO SAVEPOINT")
+_NO_PLAN = ("SAVEPOINT", "RELEASE SAVEPOINT", "ROLLBACK TO SAVEPOINT", "PREPARE")
 LARGE = 1000
 """Rows beyond which a sort is not a detail."""
 
@@ -48,8 +48,9 @@ def watch(engine: Engine) -> Iterator[list[Caught]]:
 
 
 def explain(engine: Engine, statement: Caught) -> dict[str, Any]:
-    """Postgres' plan for a statement, which is not run."""
+    """Postgres' plan for a statement, which is not run; a prepared one's for any parameters."""
     with engine.connect() as connection:
+        connection.exec_driver_sql("SET LOCAL plan_cache_mode = force_generic_plan")
         row = connection.exec_driver_sql(
             f"EXPLAIN (FORMAT JSON) {statement.sql}", statement.parameters
         ).one()

@@ -2,11 +2,14 @@
 # Makes .venv what requirements.lock and pyproject.toml say, from nothing but Python >= 3.11.
 # Uses uv if it is on PATH, else venv and pip. Does nothing if .venv is up to date already.
 # PYTHON=python3.12 chooses the interpreter. Run by every target of the Makefile.
+# `setup.sh peers` makes .venv-peers from requirements-peers.lock in the same way, without Rejoinder.
 set -eu
 
 cd "$(dirname "$0")/.."
 root=$(pwd -P)
-venv="$root/.venv"
+other=${1:+-$1}
+venv="$root/.venv$other"
+lock="requirements$other.lock"
 stamp="$venv/.up-to-date"
 home="$venv/.made-for"
 
@@ -35,10 +38,10 @@ find_python() {
     fail "no Python >= 3.11 on PATH. Install one, or name it: PYTHON=/path/to/python3.12 make ..."
 }
 
-# What .venv was made from.
+# What the environment was made from.
 fingerprint() {
     echo "${PYTHON:-any python}"
-    cksum requirements.lock pyproject.toml scripts/setup.sh
+    cksum "$lock" pyproject.toml scripts/setup.sh
 }
 
 # A .venv that was copied or moved with its checkout has programs that point to the old place.
@@ -67,8 +70,9 @@ if command -v uv >/dev/null 2>&1; then
         fail "uv could not make a virtual environment."
     echo "$root" >"$home"
     export VIRTUAL_ENV="$venv"
-    uv pip sync --quiet --require-hashes requirements.lock || fail "$offline"
-    uv pip install --quiet --no-deps --no-build-isolation --editable . || fail "$offline"
+    uv pip sync --quiet --require-hashes "$lock" || fail "$offline"
+    [ -n "$other" ] ||
+        uv pip install --quiet --no-deps --no-build-isolation --editable . || fail "$offline"
 else
     echo "set-up: venv and pip, $("$python" --version)"
     "$python" -c 'import venv, ensurepip' 2>/dev/null ||
@@ -77,8 +81,8 @@ else
         fail "$python could not make a virtual environment."
     echo "$root" >"$home"
     pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
-    pip install --require-hashes -r requirements.lock || fail "$offline"
-    pip install --no-deps --no-build-isolation --editable . || fail "$offline"
+    pip install --require-hashes -r "$lock" || fail "$offline"
+    [ -n "$other" ] || pip install --no-deps --no-build-isolation --editable . || fail "$offline"
 fi
 
 echo "$wanted" >"$stamp"

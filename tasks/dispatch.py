@@ -21,14 +21,14 @@ from rejoinder.core.parts import Json, ToolResult
 from rejoinder.discreet import shown
 from rejoinder.results import failed, outcome
 from rejoinder.tools import CeleryTool
-from tasks import app, hints
+from tasks import app, bell, hints, stopping
+from tasks.bell import STEP
 from tasks.patience import patiently
 from tasks.runtime import Runtime
 from tasks.timers import after
 
 log = logging.getLogger(__name__)
 
-STEP = "rejoinder.step"
 ANSWERED = "rejoinder.task_answered"
 CONTROL = "rejoinder.control"
 NOT_SENT = (
@@ -38,8 +38,11 @@ NOT_SENT = (
 UNKNOWN_TOOL = "The task was not sent: the worker that was to send it does not know this tool."
 
 
-def publish(runtime: Runtime, effects: Effects) -> None:
-    """Make a committed transition known; first to whoever is to stop."""
+def publish(runtime: Runtime, effects: Effects, *, step: Any = None) -> None:
+    """Make a committed transition known; first to whoever is to stop.
+
+    `step` is the request of the step that it ends, if one does: this worker may take the next.
+    """
     for hint in effects.hints:
         if hint.worker_id == runtime.worker_id:
             runtime.cancel(hint.lease_id, hint.cause)
@@ -48,12 +51,15 @@ def publish(runtime: Runtime, effects: Effects) -> None:
     for event in effects.events:
         data = {**event.data, "version": effects.snapshot_version}
         _safely(runtime.events.add, effects.chat_id, event.kind, data)
+    if step is None or stopping.this.main is not None:
+        runtime.events.hurry()  # another process goes on from here
     announce(runtime, [(effects.chat_id, end) for end in effects.ended])
     for call in effects.sends:
         send(runtime, call)
     for external_id in effects.abandoned:
         _safely(app.control.revoke, external_id)
-    if effects.dispatch is not None:
+    if effects.dispatch is not None and not (step and bell.ring(effects.dispatch, step)):
+        runtime.events.hurry()
         dispatch(effects.dispatch)
     if effects.wake is not None:
         _safely(wake, runtime, effects.wake)

@@ -33,8 +33,8 @@ from celery.worker import control
 from celery.worker import state as worker_state
 
 from rejoinder.core.settings import Settings
-from tasks import app, broker, lost, runtime, stopping
-from tasks.dispatch import STEP
+from tasks import app, bell, broker, lost, runtime, stopping
+from tasks.bell import STEP
 from tasks.preload import preload
 
 GREEN = ("gevent", "eventlet")
@@ -70,7 +70,9 @@ def _look_at_the_pool(sender: Any, **_: object) -> None:
         if name in pool and settings.green_pools != "allow":
             raise SystemExit(REFUSED.format(pool=name))
     forking = "prefork" in pool
-    preload(settings, forking=forking)
+    preload(settings, stepping=forking or broker.STEPS in app.amqp.queues.consume_from)
+    bell.make(heard=sender.should_use_eventloop())
+    stopping.this.first(bell.hand_on)
     if forking:
         stopping.this.before_forks()
 
@@ -122,6 +124,7 @@ class Leaving(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no t
 
 
 app.steps["worker"].add(Leaving)
+app.steps["consumer"].update((bell.Listening, broker.GatheredEvents))
 
 
 @worker_shutdown.connect
@@ -148,6 +151,8 @@ def _begin_in_child(**_: object) -> None:
         # They are to hand their steps back first, and then end by themselves.
         set_pdeathsig(0)
     stopping.begin_in_child()
+    if bell.this is not None:
+        bell.this.only_ring()
     task_prerun.connect(_let_tasks_finish)
     threading.Thread(target=_end_in_time, name="end", daemon=True).start()
 

@@ -105,21 +105,31 @@ def _ask(held: Held, provider: Provider, request: ModelRequest) -> tuple[Reply, 
             reply = held.runtime.run(
                 partial(consume, stream, held.cancellation, see, silence), held.cancellation
             )
+    except BaseException:
+        held.partial = _broken_off(held, f"{provider.name}:{request.model}", so_far, began)
+        raise
     finally:
-        runtime_ms = int((time.monotonic() - began) * 1000)
-        kept = so_far.parts()
         held.usage = so_far.usage
-        if kept or so_far.usage != Usage():
-            model = f"{provider.name}:{request.model}"
-            held.partial = NewMessage(
-                Role.ASSISTANT,
-                kept,
-                model=model,
-                usage=so_far.usage,
-                runtime_ms=runtime_ms,
-                cost_micros=held.runtime.prices.cost_micros(model, so_far.usage),
-            )
-    return reply, runtime_ms
+    return reply, _since(began)
+
+
+def _broken_off(held: Held, model: str, so_far: Partial, began: float) -> NewMessage | None:
+    """What there is of an answer that has no end: words, or at least what they cost."""
+    kept, usage = so_far.parts(), so_far.usage
+    if not kept and usage == Usage():
+        return None
+    return NewMessage(
+        Role.ASSISTANT,
+        kept,
+        model=model,
+        usage=usage,
+        runtime_ms=_since(began),
+        cost_micros=held.runtime.prices.cost_micros(model, usage),
+    )
+
+
+def _since(began: float) -> int:
+    return int((time.monotonic() - began) * 1000)
 
 
 async def consume(

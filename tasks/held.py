@@ -6,19 +6,23 @@ chat is then still ours, because the first one kept the lease, the heartbeat fin
 step and hands the chat back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 from uuid import UUID
 
 from models import machine, snapshot, steps
 from models.claims import Claim
-from models.engine import reading, transaction
+from models.engine import reading
+from models.machine.owner import perform
 from rejoinder.core.cancellation import Cancellation
+from rejoinder.core.decide import Entry
 from rejoinder.core.effects import Effects
 from rejoinder.core.messages import NewMessage, Usage
 from rejoinder.core.parts import ToolResult
 from rejoinder.tools.toolbox import Toolbox
 from tasks import agents
 from tasks.dispatch import publish
+from tasks.histories import longer
 from tasks.patience import patiently
 from tasks.runtime import Runtime
 from tasks.timeline import Timeline
@@ -28,14 +32,24 @@ class Held:
     """A claimed chat."""
 
     def __init__(
-        self, runtime: Runtime, claim: Claim, cancellation: Cancellation, timeline: Timeline
+        self,
+        runtime: Runtime,
+        claim: Claim,
+        cancellation: Cancellation,
+        timeline: Timeline,
+        request: Any = None,
     ) -> None:
-        """Begin with nothing produced."""
+        """Begin with nothing produced. `request` is Celery's, of the step's task."""
         self.runtime = runtime
+        self._request = request
         self.timeline = timeline
         self.usage: Usage | None = None
         """What the model calls of this step took."""
         self.fence = claim.fence
+        self._known = claim.known
+        known, around = claim.known, claim.around
+        self._seen = (known.chat, around) if known is not None and around is not None else None
+        self._history: Sequence[Entry] | None = None
         self.step_id = claim.step_id
         self.turn_id: UUID = claim.turn_id
         self.attempt = claim.attempt
@@ -61,23 +75,50 @@ class Held:
 
     @patiently
     def load(self) -> snapshot.Loaded:
-        """Read what the step needs."""
-        with self.timeline.measure("load"), reading(self.runtime.engine) as tx:
-            return snapshot.load(tx, self.chat_id, self.turn_id)
+        """Read what the step needs, as far as neither the claim nor the step before has told."""
+        with self.timeline.measure("load"):
+            history = self.runtime.histories.get(self.chat_id, self.fence.history_version)
+            loaded = self._read(history)
+            self._history = loaded.snapshot.history
+            return loaded
+
+    def _read(self, history: Sequence[Entry] | None) -> snapshot.Loaded:
+        if self._seen is not None and history is not None and snapshot.is_all(self._seen):
+            return snapshot.put_together(self.chat_id, self.turn_id, self._seen, history)
+        with reading(self.runtime.engine) as tx:
+            return snapshot.load(tx, self.chat_id, self.turn_id, self._seen, history)
 
     @patiently
     def write(
         self, transition: Callable[..., Effects], *args: object, **options: object
     ) -> Effects:
         """Run one fenced transition, and publish what follows from it."""
-        with self.timeline.measure("write"), transaction(self.runtime.engine) as tx:
-            effects = transition(tx, self.fence, *args, **options)
-            if effects.fence is None:  # the step ends with this
-                steps.write(tx, self.chat_id, self._took(transition.__name__))
+
+        def took(effects: Effects) -> steps.Took | None:
+            return None if effects.fence else self._took(transition.__name__)
+
+        with self.timeline.measure("write"):
+            engine, fence = self.runtime.engine, self.fence
+            done = perform(engine, self._known, transition, fence, *args, took=took, **options)
+        effects, self._known = done.effects, done.known
+        self._remember(effects, done.messages)
         if effects.fence is not None:
             self.fence = effects.fence
-        publish(self.runtime, effects)
+        publish(self.runtime, effects, step=self._request)
         return effects
+
+    def _remember(
+        self, effects: Effects, messages: Sequence[tuple[int, NewMessage]] | None
+    ) -> None:
+        """Keep history for the next step, if the turn goes on and all that was added is known."""
+        if messages is None or self._history is None:
+            self._history = None
+        else:
+            self._history = longer(self._history, messages)
+        if self._history is not None and effects.dispatch is not None:
+            self.runtime.histories.keep(self.chat_id, effects.history_version, self._history)
+        elif effects.fence is None:
+            self.runtime.histories.drop(self.chat_id)
 
     def _took(self, outcome: str) -> steps.Took:
         line, usage = self.timeline, self.usage

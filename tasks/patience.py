@@ -4,12 +4,19 @@ Repeating a transaction is safe where a fence or an id makes the second one refu
 When the worker is going there is less time; what is not written then is the sweep's.
 """
 
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
 from psycopg2.errors import LockNotAvailable
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from tenacity import RetryCallState, retry, retry_if_exception, wait_exponential_jitter
 
 from tasks import stopping
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 SECONDS = 20.0
 SECONDS_WHEN_GOING = 5.0
@@ -31,9 +38,28 @@ def _enough(state: RetryCallState) -> bool:
     return waited >= (SECONDS_WHEN_GOING if stopping.this.asked else SECONDS)
 
 
-patiently = retry(
+_again_and_again = retry(
     retry=retry_if_exception(went_away),
     wait=wait_exponential_jitter(multiplier=0.1, max=2),
     stop=_enough,
     reraise=True,
 )
+
+
+def patiently(act: Callable[P, T]) -> Callable[P, T]:
+    """Repeat it while the database is away, for so long.
+
+    The first time without tenacity: it takes longer than most of what is done here.
+    """
+    again = _again_and_again(act)
+
+    @wraps(act)
+    def patient(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            return act(*args, **options)
+        except Exception as error:
+            if not went_away(error):
+                raise
+        return again(*args, **options)
+
+    return patient

@@ -1,11 +1,13 @@
-"""What a worker imports before its pool forks, rather than when a step first needs it.
+"""What a worker imports before it begins, rather than when a step first needs it.
 
-Children then share it, and start quickly. And none of them can be born while another thread of the
-main process is in the middle of an import: it would wait for that import for ever.
+The first steps after a deploy then take no longer than others. Children share it, and start
+quickly. And none of them can be born while another thread of the main process is in the middle of
+an import: it would wait for that import for ever.
 """
 
 import gc
 import importlib
+import logging
 
 from sqlalchemy.orm import configure_mappers
 
@@ -16,15 +18,16 @@ from rejoinder.providers import PROVIDERS
 from rejoinder.tools import default_registry
 
 
-def preload(settings: Settings, *, forking: bool) -> None:
-    """Import the tools, check the prices; for children also import drivers and providers."""
+def preload(settings: Settings, *, stepping: bool) -> None:
+    """Import the tools, check the prices; for those who take steps also drivers and providers."""
     try:
         default_registry.load_modules(settings.tools)
         Prices.load(settings.prices)
     except Rejected as error:
         raise SystemExit(str(error)) from None  # now, and not in every step
-    if not forking:
+    if not stepping:
         return
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for every model call
     configure_mappers()  # under a lock of SQLAlchemy's
     importlib.import_module("genai_prices.data")
     importlib.import_module("psycopg2.extras")

@@ -15,12 +15,12 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from math import inf
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import redis
@@ -40,6 +40,7 @@ from rejoinder.streams import EventWriter
 from rejoinder.tools import Registry, default_registry
 from tasks import hints, stopping
 from tasks.background import Background
+from tasks.histories import Histories
 from tasks.patience import patiently
 from tasks.timers import after
 
@@ -73,7 +74,10 @@ class Runtime:
         self.settings = settings
         self.dead_after = timedelta(seconds=settings.dead_after_seconds)
         self.engine: Engine = make_engine(
-            settings.database_url, pool_size=settings.database_pool, max_overflow=10
+            settings.database_url,
+            pool_size=settings.database_pool,
+            max_overflow=10,
+            pool_use_lifo=True,  # the one that was used last: its server process is warm
         )
         self.redis = redis.Redis.from_url(
             settings.redis_url, socket_keepalive=True, health_check_interval=30
@@ -81,6 +85,7 @@ class Runtime:
         self.events = EventWriter(self.redis, settings.redis_prefix)
         self.worker_id = uuid7()
         self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.histories = Histories()
         self.prices = Prices.load(settings.prices)
         self.background = Background(lambda: self.loop)
         self.tools: Registry = default_registry
@@ -94,6 +99,7 @@ class Runtime:
         self._orphans: set[UUID] = set()
         self._loop_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._look = threading.Event()
         self._unwell_at = -inf
@@ -144,26 +150,34 @@ class Runtime:
         What does not heed its cancellation is left behind after a while: a tool that blocks the
         loop, or swallows the cancellation, must not keep a worker from going, nor the other chats.
         """
-
-        async def guarded() -> tuple[T, None] | tuple[None, BaseException]:
-            try:
-                return await work(), None
-            except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
-                return None, error
-
         ended = threading.Event()
-        future = asyncio.run_coroutine_threadsafe(guarded(), self.loop)  # a blocked loop takes it
-        future.add_done_callback(lambda _: ended.set())
+        outcome: list[tuple[T, None] | tuple[None, BaseException]] = []
+
+        async def guarded() -> None:
+            try:
+                outcome.append((await work(), None))
+            except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
+                outcome.append((None, error))
+            ended.set()  # at once: a future would take another round of the loop
+
+        self.loop.call_soon_threadsafe(self._begin, guarded())  # a blocked loop takes it, too
         forget = cancellation.on_cancel(lambda _: after(HEED_SECONDS, ended.set))
         ended.wait()
         forget()
-        if not future.done():
+        if not outcome:
             log.warning("A step was left behind: it did not heed its cancellation")
             cancellation.raise_if_cancelled()
-        value, error = future.result()
+            raise RuntimeError("What was left behind had not been cancelled")
+        value, error = outcome[0]
         if error is not None:
             raise error
         return cast("T", value)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start something on the loop, in the loop's thread; kept until it is done."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     @contextmanager
     def running(self, chat_id: UUID, lease_id: UUID) -> Iterator[Running]:

@@ -32,9 +32,9 @@ from rejoinder.core.parts import Text
 from rejoinder.providers.errors import ProviderError
 from rejoinder.retry import delay, may_retry, retry_state
 from tasks import app, stopping
+from tasks.bell import STEP
 from tasks.claiming import claiming, ring_again, turn_of
 from tasks.compact import make_room, policy
-from tasks.dispatch import STEP
 from tasks.generate import generate
 from tasks.held import Held
 from tasks.patience import went_away
@@ -65,7 +65,7 @@ def step(self: Any, chat_id: str) -> None:
         told = {**claim.event.data, "version": claim.snapshot_version}
         runtime.events.add(claim.fence.chat_id, claim.event.kind, told, now=False)
         with runtime.running(claim.fence.chat_id, claim.fence.lease_id) as running:
-            work(Held(runtime, claim, running.cancellation, timeline))
+            work(Held(runtime, claim, running.cancellation, timeline, self.request))
 
 
 def work(held: Held) -> None:

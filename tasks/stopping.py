@@ -26,6 +26,7 @@ class Stopping:
         self._errands: SimpleQueue[Callable[[], None]] = SimpleQueue()  # its put is reentrant
         self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._started = False
+        self._first: Callable[[], None] = _nothing
         self._drain: Callable[[], None] = _nothing
         self._hurry: Callable[[], None] = _nothing
         self.pipes: tuple[tuple[int, int], tuple[int, int]] | None = None
@@ -40,11 +41,19 @@ class Stopping:
         if not self.asked:
             self.asked = True
             self._tell_children(0)
-            self._orders.put(lambda: self._drain())  # noqa: PLW0108  # as it is by then
+            self._orders.put(self._begin)
         if now and not self.hurried:
             self.hurried = True
             self._tell_children(1)
             self._orders.put(lambda: self._hurry())  # noqa: PLW0108  # as it is by then
+
+    def first(self, act: Callable[[], None]) -> None:
+        """Have this done before anything else when the worker goes."""
+        self._first = act
+
+    def _begin(self) -> None:
+        self._first()
+        self._drain()
 
     def on(self, drain: Callable[[], None], hurry: Callable[[], None]) -> None:
         """Say what to do first, and what to do when there is no more time."""

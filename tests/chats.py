@@ -17,6 +17,8 @@ from uuid_utils.compat import uuid7
 from models import claims, machine
 from models.engine import transaction
 from models.machine import NewChat
+from models.machine.owner import perform
+from models.machine.unlocked import Known
 from rejoinder.core.effects import Effects, Fence
 from rejoinder.core.messages import CallKind, CallPlan, Failure, NewMessage, Role
 from rejoinder.core.parts import Part, Text, ToolCall
@@ -62,6 +64,8 @@ class World:
         """Register a worker."""
         self.engine = engine
         self.worker_id = self.worker()
+        self.known: dict[UUID, Known] = {}
+        """By lease, what its owner knows. Without it, transitions run under the lock."""
 
     def worker(self, name: str = "worker") -> UUID:
         """Register one more live worker."""
@@ -70,7 +74,13 @@ class World:
         return worker_id
 
     def do(self, transition: Callable[..., Any], *args: Any, **kwargs: Any) -> Effects:
-        """Run one transition in a transaction of its own."""
+        """Run one transition by itself; an owner's on what it knows, as workers do."""
+        if args and isinstance(args[0], Fence):
+            known = self.known.pop(args[0].lease_id, None)
+            done = perform(self.engine, known, transition, *args, **kwargs)
+            if done.known is not None:
+                self.known[args[0].lease_id] = done.known
+            return done.effects
         with transaction(self.engine) as tx:
             effects: Effects = transition(tx, *args, **kwargs)
         return effects
@@ -103,6 +113,8 @@ class World:
         """Claim a chat that must be claimable."""
         got = claims.claim(self.engine, chat_id, worker_id or self.worker_id, dead_after=DEAD_AFTER)
         assert got is not None, "the chat could not be claimed"
+        if got.known is not None:
+            self.known[got.fence.lease_id] = got.known
         return got.fence
 
     def new(self, content: str = "hello", **kwargs: Any) -> Subject:

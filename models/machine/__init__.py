@@ -2,7 +2,7 @@
 
 One function per transition of the table in `rejoinder/core/state.py`, sorted by who asks for it.
 Each runs in the caller's transaction (`models.engine.transaction`), locks one chat, and returns
-`Effects` for the caller to publish after the commit. `claim` is in `models/claims.py`.
+`Effects` for the caller to publish after the commit. `claim` is in `claim.py`.
 """
 
 from models.machine.agents import Caller, Errand, Limits, message_agent, spawn

@@ -2,7 +2,7 @@
 
 A worker whose lease is gone, or whose chat was edited, gets `Stale`: it leaves and has changed
 nothing. One whose chat is to be stopped gets `StopRequested`: it calls `finish_interrupt`. Claiming
-is in `models/claims.py`, as one statement.
+is in `claim.py`, as one statement.
 """
 
 from collections.abc import Iterable, Mapping

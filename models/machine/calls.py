@@ -59,6 +59,10 @@ _UNSETTLED = (
 
 def unsettled(change: Change) -> Calls:
     """The calls that history waits for, in call order. Index: tool_calls_open."""
+    if change.unlocked is not None:
+        rows = change.unlocked.open_calls()
+        change.has_open_calls = bool(rows)
+        return cast("Calls", rows)
     change.write()  # reading rows anew would undo answers that are not written yet
     found: list[ToolCallRow] = []
     for values in change.tx.execute(_UNSETTLED, {"chat_id": change.chat.id}).mappings():
@@ -98,6 +102,8 @@ def record(
         ],
     )
     change.has_open_calls = bool(planned)
+    if change.unlocked is not None:
+        change.unlocked.open(_known(change, planned, starting))
     if any(plan.kind is CallKind.EXTERNAL and c.call_id in starting for c, plan in planned):
         send(change, [call for call in unsettled(change) if call.call_id in starting])
 
@@ -118,6 +124,32 @@ def _row(call: parts.ToolCall, plan: CallPlan, started_at: datetime | None) -> d
         "state": CallState.STARTED if started_at else CallState.REQUESTED,
         "started_at": started_at,
     }
+
+
+def _known(
+    change: Change, planned: Sequence[tuple[parts.ToolCall, CallPlan]], starting: set[str]
+) -> Sequence[Mapping[str, object]] | None:
+    """The rows as their owner knows them, if nobody else has a hand in them."""
+    if any(plan.kind is not CallKind.LOCAL or plan.approval for _, plan in planned):
+        return None
+    return [
+        {
+            "message_id": change.message_ids[-1],
+            "call_id": call.call_id,
+            "name": call.name,
+            "kind": plan.kind,
+            "delivery": plan.delivery,
+            "external_id": plan.external_id,
+            "approval": None,
+            "note": None,
+            "state": CallState.STARTED if call.call_id in starting else CallState.REQUESTED,
+            "started_at": change.now if call.call_id in starting else None,
+            "ended_at": None,
+            "result": None,
+            "settled": False,
+        }
+        for call, plan in planned
+    ]
 
 
 def start(change: Change, calls: Calls, call_ids: Iterable[str]) -> None:

@@ -15,6 +15,7 @@ from uuid_utils.compat import uuid7
 
 from models.base import table_of
 from models.machine.rows import Row, store
+from models.machine.unlocked import NeedsLockError, unlocked_of
 from models.tables import Chat, QueuedMessage, ToolCallRow
 from rejoinder.core.effects import (
     Cause,
@@ -59,8 +60,10 @@ class Change:
         *,
         has_open_calls: bool = False,
     ) -> None:
-        """Wrap a row that this transaction has locked or inserted."""
+        """Wrap a row that this transaction has locked or inserted, or that its owner knows."""
         self.tx = tx
+        self.unlocked = unlocked_of(tx)
+        """Set if the transition runs on what the chat's owner knows (see `unlocked.py`)."""
         self.chat = chat
         self.now = now
         self.transition = transition
@@ -160,11 +163,16 @@ class Change:
             self.events.append(Event(EventKind.STATUS, told))
         if chat.last_error is not None and self.before is not Status.ERROR:
             self.events.append(Event(EventKind.ERROR, chat.last_error))
-        self.write()
+        if self.unlocked is not None:
+            self.unlocked.end(cast("Row", chat))
+        else:
+            self.write()
         return self._effects(changed=True, turn_id=turn_id, queued_id=queued_id)
 
     def write(self) -> None:
         """Write what was changed so far of the chat and of its calls."""
+        if self.unlocked is not None:
+            return  # all at once, at the end
         if isinstance(self.chat, Row):
             store(self.tx, _CHATS, self.chat)
         else:
@@ -223,16 +231,21 @@ class Change:
 def begin(
     tx: Session, chat_id: UUID, transition: Transition, *, fence: Fence | None = None
 ) -> Change:
-    """Lock the chat and check that this transition may happen now; refuse otherwise.
+    """Lock the chat, or take it as its owner knows it; refuse if this may not happen now.
 
     FOR NO KEY UPDATE: excludes every other transition of this chat, but not the foreign-key checks
     of its messages and children.
     """
-    found = tx.execute(_LOCK, {"chat_id": chat_id}).mappings().one_or_none()
-    if found is None:
-        raise _refusal(transition, f"There is no chat {chat_id}", "check its id")
-    values = dict(found)
-    now, has_open_calls = values.pop("now"), values.pop("has_open_calls")
+    if (unlocked := unlocked_of(tx)) is not None:
+        if fence is None:
+            raise NeedsLockError(transition)  # only an owner's word is as good as the row
+        values, now, has_open_calls = unlocked.look()
+    else:
+        found = tx.execute(_LOCK, {"chat_id": chat_id}).mappings().one_or_none()
+        if found is None:
+            raise _refusal(transition, f"There is no chat {chat_id}", "check its id")
+        values = dict(found)
+        now, has_open_calls = values.pop("now"), values.pop("has_open_calls")
     row = Row()
     row.read(values)
     chat = cast("Chat", row)

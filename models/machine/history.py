@@ -6,14 +6,18 @@ about the order. Nothing here decides a status; the transitions in `by_*.py` do.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Uuid, and_, bindparam, func, insert, or_, select, text, update
 from uuid_utils.compat import uuid7
 
 from models.machine.change import Change
+from models.machine.one_statement import CALLS
+from models.machine.unlocked import Unlocked
 from models.tables import Message, Turn
-from models.types import AnyText, Content, plain
+from models.types import AnyText, Content, as_json, escaped, plain
 from rejoinder.core import parts
 from rejoinder.core.effects import Event, EventKind, TurnEnd
 from rejoinder.core.messages import Failure, NewMessage, Role, TurnKind, TurnState, Usage
@@ -59,20 +63,7 @@ SELECT id, created_at FROM m
 
 Calls come as arrays: Postgres' functions that take JSON apart cannot read all that we store.
 """
-_OF_CALLS = (
-    "call_id",
-    "name",
-    "arguments",
-    "kind",
-    "delivery",
-    "external_id",
-    "approval",
-    "patience",
-    "default_answer",
-    "waits_for",
-    "state",
-    "started_at",
-)
+_OF_CALLS = tuple(CALLS)
 
 
 def append(
@@ -86,7 +77,7 @@ def append(
     """Add a message at the end of history, with the rows of its calls."""
     stored = parts.dump(message.parts)
     turn_id = turn_id or change.chat.turn_id
-    given = {
+    given: dict[str, Any] = {
         "chat_id": change.chat.id,
         "turn_id": turn_id,
         "role": message.role,
@@ -104,8 +95,12 @@ def append(
         "is_step": is_step,
         **{name: [call[name] for call in calls] for name in _OF_CALLS},
     }
-    row = change.tx.execute(_APPEND, given).one()
-    message_id: int = row.id
+    if change.unlocked is not None:
+        message_id, created_at = change.unlocked.append(message), change.now
+        _note(change.unlocked, message_id, created_at, given)
+    else:
+        row = change.tx.execute(_APPEND, given).one()
+        message_id, created_at = int(row.id), row.created_at
     change.touch_history()
     change.message_ids.append(message_id)
     change.events.append(
@@ -119,11 +114,23 @@ def append(
                 "parts": stored,
                 "model": message.model,
                 "usage": cost_of(message),
-                "created_at": row.created_at.isoformat(),
+                "created_at": created_at.isoformat(),
             },
         )
     )
     return message_id
+
+
+def _note(unlocked: Unlocked, message_id: int, now: datetime, given: dict[str, Any]) -> None:
+    """Have the same written with the rest of the transition."""
+    calls = {name: given.pop(name) for name in _OF_CALLS}
+    if given.pop("is_step"):
+        unlocked.add("turn_step", id=given["turn_id"])
+    if calls["call_id"]:
+        unlocked.add("new_calls", message_id=message_id, **calls)
+    given |= {"parts": as_json(given["parts"]), "id": message_id, "created_at": now}
+    given["request_id"] = given["request_id"] and escaped(given["request_id"])
+    unlocked.add("message", **given)
 
 
 def cost_of(message: NewMessage | Message) -> dict[str, Json]:
@@ -217,6 +224,19 @@ def end_turn(
     change.chat.woken = False
     error = failure.to_json() if failure else None
     answer_id, text = answer or (None, None)
+    if change.unlocked is not None:
+        step = change.unlocked.parts.pop("turn_step", None)
+        change.unlocked.add(
+            "turn_end",
+            id=turn_id,
+            steps=0 if step is None else 1,
+            state=state,
+            ended_at=change.now,
+            answer_id=answer_id,
+            error=error and as_json(error),
+        )
+        change.ended.append(TurnEnd(turn_id, state, answer_id, text, error))
+        return  # who had joined it is known once it is written
     joined = and_(Turn.joined_id == turn_id, Turn.state == TurnState.JOINED)
     over = change.tx.scalars(
         update(Turn)

@@ -80,7 +80,9 @@ def assemble(
     if _needs_an_answer(talk[-1]):
         talk.append(PromptMessage(Role.USER, (Text(CONTINUE),)))
     marks = _marks(len(system), len(system) + len(talk)) if caching else frozenset[int]()
-    return tuple(replace(m, cached=n in marks) for n, m in enumerate((*system, *talk)))
+    return tuple(
+        replace(m, cached=True) if n in marks else m for n, m in enumerate((*system, *talk))
+    )
 
 
 def active_tools(
@@ -186,7 +188,9 @@ def _answer(parts: Iterable[Part], reader: _Reader, *, ours: bool, same: bool) -
 
 def _plain(part: Part) -> Part:
     """The same without what only its provider understands."""
-    return replace(part, extra=None) if isinstance(part, Text | ToolCall) else part
+    if isinstance(part, Text | ToolCall) and part.extra is not None:
+        return replace(part, extra=None)
+    return part
 
 
 def _paired(talk: Sequence[PromptMessage]) -> Iterator[PromptMessage]:
@@ -200,8 +204,10 @@ def _paired(talk: Sequence[PromptMessage]) -> Iterator[PromptMessage]:
     for place, message in enumerate(talk):
         match message.role:
             case Role.ASSISTANT:
-                later = {id_ for id_, given in results.items() if given and given[-1][0] > place}
-                told = tuple(_new(message.parts, called, later))
+                if not any(isinstance(part, ToolCall) for part in message.parts):
+                    yield message
+                    continue
+                told = tuple(_new(message.parts, called, results, place))
                 if told:
                     yield replace(message, parts=tuple(part for part, _ in told))
                 if calls := [(p, id_) for p, id_ in told if open_calls([p])]:
@@ -218,7 +224,10 @@ def _paired(talk: Sequence[PromptMessage]) -> Iterator[PromptMessage]:
 
 
 def _new(
-    parts: Iterable[Part], called: set[str], answered: Collection[str]
+    parts: Iterable[Part],
+    called: set[str],
+    results: Mapping[str, Sequence[tuple[int, ToolResult]]],
+    place: int,
 ) -> Iterator[tuple[Part, str]]:
     """The parts, each call with an id that no other has, and the id under which history knows it.
 
@@ -231,7 +240,8 @@ def _new(
             yield part, ""
             continue
         again = part.call_id in called
-        renamed = again and part.call_id in answered and not part.provider_executed
+        given = results.get(part.call_id, ()) if again and not part.provider_executed else ()
+        renamed = bool(given) and given[-1][0] > place
         if part.call_id in here or (again and not renamed):
             continue
         here.add(part.call_id)

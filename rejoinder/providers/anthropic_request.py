@@ -5,6 +5,7 @@ that: roles in turns, results before words, no dangling call of a server's tool,
 end of a message. The same request always gives the same body, so that prompts can be cached.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -47,7 +48,7 @@ def body_of(request: ModelRequest, profile: Profile) -> dict[str, Json]:
     if not request.tool_use:
         body.pop("tool_choice", None)
         body |= {"tool_choice": {"type": "none"}} if body.get("tools") else {}
-    return {name: readable(value) for name, value in body.items()}
+    return body if _is_readable(body) else {n: readable(value) for n, value in body.items()}
 
 
 def conversation(messages: Iterable[PromptMessage]) -> list[Turn]:
@@ -62,6 +63,15 @@ def conversation(messages: Iterable[PromptMessage]) -> list[Turn]:
     return _merged(
         (role, _ended(blocks) if role == "assistant" else blocks) for role, blocks in turns
     )
+
+
+def _is_readable(body: Mapping[str, Json]) -> bool:
+    """Whether it can be sent as it is: nearly always, and quicker to see than to do."""
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except (TypeError, UnicodeEncodeError):  # a mapping that is no dict, or half a surrogate pair
+        return False
+    return True
 
 
 def readable(value: Json) -> Json:
@@ -143,9 +153,10 @@ def _pairs(block: Block, asked: set[Json], answered: set[Json]) -> bool:
     if _is_server_call(block):
         asked.add(block.get("id"))
     elif _is_answer(block):
-        if block.get("tool_use_id") not in asked - answered:
+        call_id = block.get("tool_use_id")
+        if call_id not in asked or call_id in answered:
             return False
-        answered.add(block.get("tool_use_id"))
+        answered.add(call_id)
     return True
 
 

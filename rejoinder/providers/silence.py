@@ -4,9 +4,8 @@ Every item counts as a sign of life, also a `Progress`, which goes no further th
 is on each gap, not on the whole: a long answer is no fault.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-
-import anyio
 
 from rejoinder.core.failures import FailureKind
 from rejoinder.core.messages import Failure
@@ -23,21 +22,52 @@ async def with_silence_limit(
 
     Closing this closes the stream, too: use it with `contextlib.aclosing`.
     """
+    watch = _Watch(seconds)
     try:
         while True:
-            item: LiveItem | None = None
-            with anyio.move_on_after(seconds) as gap:
-                try:
-                    item = await anext(stream)
-                except StopAsyncIteration:
-                    return
-            if gap.cancelled_caught or item is None:
-                raise ProviderError(_silent(seconds))
+            watch.since = watch.loop.time()
+            try:
+                item = await anext(stream)
+            except StopAsyncIteration:
+                return
+            except asyncio.CancelledError:
+                watch.judge()
+                raise
+            finally:
+                watch.since = None
             if not isinstance(item, Progress):
                 yield item
     finally:
+        watch.timer.cancel()
         if isinstance(stream, AsyncGenerator):
             await stream.aclose()
+
+
+class _Watch:
+    """One timer for a whole stream: a cancel scope for each item costs more than the item."""
+
+    def __init__(self, seconds: float) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.since: float | None = None
+        """When the wait for the next item began; None between two."""
+        self._seconds = seconds
+        self._task = asyncio.current_task()
+        self._fired = False
+        self.timer = self.loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        since = self.loop.time() if self.since is None else self.since
+        left = since + self._seconds - self.loop.time()
+        if left > 0:
+            self.timer = self.loop.call_later(left, self._look)
+        elif self._task is not None:
+            self._fired = True
+            self._task.cancel()
+
+    def judge(self) -> None:
+        """Tell silence from a cancellation that is somebody else's."""
+        if self._fired and self._task is not None and self._task.uncancel() == 0:
+            raise ProviderError(_silent(self._seconds))
 
 
 def _silent(seconds: float) -> Failure:

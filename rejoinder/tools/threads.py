@@ -2,14 +2,19 @@
 
 The threads of every pool in reach (anyio's, concurrent.futures') are joined when the interpreter
 exits, so one blocking tool would keep a stopped worker alive for ever. These are daemon threads,
-one per call: when the waiting task is cancelled, the thread goes on, and nobody listens.
+one per call: when the waiting task is cancelled, the thread goes on, and nobody listens. One that
+is done waits a while for another call: to wake it takes less than to start a new one.
 """
 
 import asyncio
+import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -37,8 +42,43 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
         with suppress(RuntimeError):  # the loop is gone, and so is whoever waited
             loop.call_soon_threadsafe(_deliver, done, *tell)
 
-    threading.Thread(target=copy_context().run, args=(run,), name=name, daemon=True).start()
+    _start(partial(copy_context().run, run), name)
     return await done
+
+
+_IDLE_SECONDS = 10.0
+_idle: "deque[SimpleQueue[_Work]]" = deque()
+"""Threads that wait for something to do, the last one first."""
+
+
+def _start(work: Callable[[], None], name: str) -> None:
+    try:
+        _idle.pop().put((work, name))
+    except IndexError:
+        threading.Thread(target=_serve, args=((work, name),), name=name, daemon=True).start()
+
+
+def _serve(first: "_Work") -> None:
+    """Do one thing after the other, until nothing comes for a while."""
+    mine: SimpleQueue[_Work] = SimpleQueue()
+    me, todo = threading.current_thread(), first
+    while True:
+        work, me.name = todo
+        work()
+        _idle.append(mine)
+        try:
+            todo = mine.get(timeout=_IDLE_SECONDS)
+        except Empty:
+            try:
+                _idle.remove(mine)
+            except ValueError:  # somebody has just taken it
+                todo = mine.get()
+            else:
+                return
+
+
+_Work = tuple[Callable[[], None], str]
+os.register_at_fork(after_in_child=_idle.clear)
 
 
 def _deliver(done: "asyncio.Future[T]", tell: Callable[[Any], None], what: object) -> None:

@@ -1,21 +1,20 @@
-"""What a run of tasks took: gaps between model calls, turns per second, CPU by process, commits."""
+"""What a run of tasks took: gaps between model calls, turns per second, CPU by process.
 
-import json
+CPU is told by process: the contender's own (`worker`: runs steps; `control`: the front door), and
+what it made Postgres, Valkey and the model server do. The benchmark's own process is left out.
+"""
+
+import math
 import time
-import urllib.request
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import psutil
-from sqlalchemy import Engine, text
-
+from scripts.bench_parts.model_server import Call
+from scripts.bench_parts.processes import cpu_of
 from scripts.bench_parts.running import Contender
 from scripts.bench_parts.task import Task
-
-_COMMITS = text("SELECT pg_stat_force_next_flush(), sum(xact_commit)::bigint FROM pg_stat_database")
 
 
 @dataclass
@@ -27,56 +26,48 @@ class Sample:
     first: list[float] = field(default_factory=list)
     """Seconds from the start of the run to the first model call of each turn."""
     seconds: float = 0.0
-    """From the first model call to the end of the last."""
+    """From the first message sent to the end of the last model call."""
     turns: int = 0
     steps: int = 0
     cpu: dict[str, float] = field(default_factory=dict)
     """CPU seconds by process."""
-    commits: int = 0
 
 
-def sample(contender: Contender, tasks: Sequence[Task], model_url: str, engine: Engine) -> Sample:
+def sample(contender: Contender, tasks: Sequence[Task]) -> Sample:
     """Have tasks run, and look at what it took."""
-    log_of(model_url)
-    before, commits, began = _cpu(contender), _committed(engine), time.time()
+    model = contender.place.model
+    model.look()
+    before, began = cpu(contender), time.time()
     contender.run(tasks)
-    calls, cpu = log_of(model_url), _cpu(contender)
-    took = Sample(turns=len(tasks), commits=_committed(engine) - commits)
-    took.cpu = {name: used - before.get(name, 0.0) for name, used in cpu.items()}
+    ended, calls, after = time.time(), model.look().calls, cpu(contender)
+    took = Sample(turns=len(tasks))
+    took.cpu = {name: used - before.get(name, 0.0) for name, used in after.items()}
     own = contender.gaps()
     if own is not None:
-        took.gaps, took.steps = own, len(own)
-        took.seconds = time.time() - began
+        took.gaps, took.steps, took.seconds = own, len(own), ended - began
         return took
-    by_task: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
-    for task_id, number, came, ended in calls:
-        by_task[task_id].append((number, came, ended))
-    for of_one in by_task.values():
-        of_one.sort()
-        took.first.append(of_one[0][1] - began)
-        took.gaps += [b[1] - a[2] for a, b in pairwise(of_one)]
+    for of_one in by_task(calls).values():
+        took.first.append(of_one[0].came - began)
+        took.gaps += [b.came - a.ended for a, b in pairwise(of_one)]
     took.steps = len(calls)
-    took.seconds = max(call[3] for call in calls) - min(call[2] for call in calls)
+    took.seconds = max(call.ended for call in calls) - began
     return took
 
 
-def log_of(model_url: str) -> list[tuple[str, int, float, float]]:
-    """The model calls since the last time."""
-    with urllib.request.urlopen(f"{model_url}/log") as answer:  # noqa: S310  # our own server
-        told: Mapping[str, list[tuple[str, int, float, float]]] = json.load(answer)
-    return told["calls"]
+def by_task(calls: Sequence[Call]) -> dict[str, list[Call]]:
+    """The calls of each turn, in order."""
+    found: dict[str, list[Call]] = defaultdict(list)
+    for call in sorted(calls, key=lambda call: call.came):
+        found[call.task].append(call)
+    return found
 
 
-def _cpu(contender: Contender) -> dict[str, float]:
-    used: dict[str, float] = {}
-    for name, pids in contender.processes().items():
-        for pid in pids:
-            with suppress(psutil.NoSuchProcess):
-                times = psutil.Process(pid).cpu_times()
-                used[name] = used.get(name, 0.0) + times.user + times.system
-    return used
+def cpu(contender: Contender) -> dict[str, float]:
+    """CPU seconds so far, of the contender's processes and of the shared ones."""
+    return cpu_of({**contender.processes(), **contender.place.server_pids})
 
 
-def _committed(engine: Engine) -> int:
-    with engine.connect() as connection:
-        return int(connection.execute(_COMMITS).one()[1])
+def at(values: Sequence[float], share: float) -> float:
+    """A quantile, as one of the values: the smallest that so many do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan

@@ -1,7 +1,8 @@
 """Contenders at work: started, given tasks, asked for their processes, and ended.
 
-All talk to the same servers and the same model. `run` gives all tasks at once and returns when the
-last one is done; when each model call came and went, the model server knows.
+All talk to the same servers and the same model, each in a place of its own. `run` sends all tasks,
+one after the other, as so many people would, and returns when the last one is done; when each model
+call came and went, the model server knows.
 """
 
 import json
@@ -11,52 +12,33 @@ import sys
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import asdict
 from typing import IO, Any, Self, cast
 
-import psutil
 import psycopg2
 import redis
-from sqlalchemy import make_url
+from celery import Celery
 
-from rejoinder import embedded
 from rejoinder.client import Client
 from scripts.bench_parts.contenders import naive
-from scripts.bench_parts.task import MODEL, Task
-from scripts.fleet import ROOT, TETHERED, Fleet, environment
+from scripts.bench_parts.place import Place as Place
+from scripts.bench_parts.place import own_folder
+from scripts.bench_parts.task import Task
+from scripts.fleet import ROOT, TETHERED, Fleet
 
+CONTENDERS = "scripts.bench_parts.contenders"
 PATIENCE = 300.0
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where contenders meet: servers of this run, the model, and a folder for logs."""
-
-    servers: embedded.Servers
-    model_url: str
-    logs: Path
-
-    @property
-    def env(self) -> dict[str, str]:
-        """What every contender's processes get."""
-        url = make_url(self.servers.database_url).set(drivername="postgresql")
-        model = {"ANTHROPIC_BASE_URL": self.model_url, "ANTHROPIC_API_KEY": "bench"}
-        settings = {
-            "BENCH_DATABASE_DSN": url.render_as_string(hide_password=False),
-            "BENCH_REDIS_URL": self.servers.redis_url,
-            "REJOINDER_MODEL": f"anthropic:{MODEL}",
-            "REJOINDER_TOOLS": "scripts.bench_parts.tools",
-            "REJOINDER_TITLE_MODEL": "off",
-        }
-        return environment(self.servers.database_url, self.servers.redis_url, **model, **settings)
+PATIENCE_AT_END = 5.0
+THREADS = 100
+"""Of a worker on threads, Rejoinder's default; the naive one has as many."""
 
 
 class Contender(AbstractContextManager["Contender"]):
     """Somebody who can run tasks."""
 
     name: str
+    place: Place
 
     @abstractmethod
     def run(self, tasks: Sequence[Task]) -> None:
@@ -64,20 +46,37 @@ class Contender(AbstractContextManager["Contender"]):
 
     @abstractmethod
     def processes(self) -> Mapping[str, Sequence[int]]:
-        """Its processes, by what they are."""
+        """Its processes, by what they are; each stands for its children, too."""
 
     def gaps(self) -> list[float] | None:
         """The gaps that it measured itself, if it asks no model."""
         return None
 
+    def launch(self) -> None:
+        """Begin to start, if that takes time that others can use."""
+
+
+def together(stack: ExitStack, team: Sequence[Contender]) -> None:
+    """Start all of them at the same time, for as long as the stack lasts."""
+    for each in team:
+        stack.push(each)
+        each.launch()
+    for each in team:
+        each.__enter__()
+
 
 class Program(Contender):
     """A contender that is a program of its own."""
 
-    def __init__(self, place: Place, name: str) -> None:
-        """Start it."""
-        self.name = name
-        command = [sys.executable, "-m", f"scripts.bench_parts.contenders.{name}"]
+    def __init__(
+        self, place: Place, name: str, *command: str, title: str = "", package: str = CONTENDERS
+    ) -> None:
+        """Start it: a module of its name, unless the command is another."""
+        self.name = title or name
+        self.place = place
+        self.said: Any = None
+        """What it said about its last tasks, beyond that they are done."""
+        command = command or (sys.executable, "-m", f"{package}.{name}")
         self._process = subprocess.Popen(
             [sys.executable, "-S", TETHERED, str(os.getpid()), *command],
             stdin=subprocess.PIPE,
@@ -90,25 +89,40 @@ class Program(Contender):
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Give it a line of tasks, and wait for its word."""
+        self.tell([asdict(task) for task in tasks])
+        self.hear()
+
+    def tell(self, what: object) -> None:
+        """Give it a line; `hear` its word later."""
         given = cast("IO[str]", self._process.stdin)
-        given.write(json.dumps([asdict(task) for task in tasks]) + "\n")
+        given.write(json.dumps(what) + "\n")
         given.flush()
+
+    def hear(self) -> Any:
+        """Wait for its word, and what it says with it."""
         self._expect("done")
+        return self.said
 
     def processes(self) -> Mapping[str, Sequence[int]]:
         """The one."""
-        return {"program": [self._process.pid]}
+        return {"worker": [self._process.pid]}
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
-        cast("IO[str]", self._process.stdin).close()
-        self._process.wait(30)
+        """End it: it ends with its input, or is made to."""
+        with suppress(BrokenPipeError):
+            cast("IO[str]", self._process.stdin).close()
+        try:
+            self._process.wait(PATIENCE_AT_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         cast("IO[str]", self._process.stdout).close()
 
     def _expect(self, word: str) -> None:
-        said = cast("IO[str]", self._process.stdout).readline().strip()
+        said, _, more = cast("IO[str]", self._process.stdout).readline().strip().partition(" ")
         if said != word:
             raise RuntimeError(f"{self.name} said {said!r} instead of {word!r}")
+        self.said = json.loads(more) if more else None
 
 
 class OnCelery(Contender):
@@ -118,13 +132,20 @@ class OnCelery(Contender):
         """Prepare a fleet of its own."""
         self.name = name
         self.place = place
-        self.fleet = Fleet(place.env, place.logs)
-        self.redis = redis.Redis.from_url(place.servers.redis_url)
+        self.fleet = Fleet(place.env, own_folder(place.logs, name))
+        self.redis = redis.Redis.from_url(place.redis_url, socket_timeout=None)
+        self._launched = False
+
+    def launch(self) -> None:
+        """Start its processes."""
+        if not self._launched:
+            self._launched = True
+            self.start()
 
     def __enter__(self) -> Self:
-        """Start its processes."""
+        """Have its processes ready."""
         self.fleet.__enter__()
-        self.start()
+        self.launch()
         self.fleet.wait_until_ready()
         return self
 
@@ -138,11 +159,11 @@ class OnCelery(Contender):
         """Start workers."""
 
     def processes(self) -> Mapping[str, Sequence[int]]:
-        """Workers and their children, by name."""
-        found = {}
+        """Workers of steps, and others by their names."""
+        found: dict[str, list[int]] = {}
         for member in self.fleet.members:
-            children = psutil.Process(member.pid).children(recursive=True)
-            found[member.name] = [member.pid, *(child.pid for child in children)]
+            name = "worker" if member.name.startswith("steps") else member.name
+            found.setdefault(name, []).append(member.pid)
         return found
 
 
@@ -153,36 +174,34 @@ class Naive(OnCelery):
         """With model calls, or without."""
         super().__init__(place, name)
         self._nothing = nothing
+        self._app = Celery("sender", broker=place.redis_url)
+        self._app.conf.task_default_queue = "naive"
+        naive.prepare(place.dsn)
+        self._connection = psycopg2.connect(place.dsn)
 
     def start(self) -> None:
         """One worker on threads: it waits for the model most of the time."""
-        naive.prepare(self.place.env["BENCH_DATABASE_DSN"])
         module = "scripts.bench_parts.contenders.naive"
-        options = ["--pool=threads", "--concurrency=100", "--loglevel=INFO", "-Q", "naive"]
+        options = ["--pool=threads", f"--concurrency={THREADS}", "--loglevel=INFO"]
         arguments = ["worker", "-n", f"{self.name}@%h", *options]
-        self.fleet.start(self.name, arguments, ready_when="ready.", app=module)
+        self.fleet.start("steps", arguments, ready_when=" ready.", app=module)
 
     def run(self, tasks: Sequence[Task]) -> None:
-        """Store the first messages, send the first tasks, and wait for the last."""
-        self.redis.delete("naive:done")
-        connection = psycopg2.connect(self.place.env["BENCH_DATABASE_DSN"])
-        with connection, connection.cursor() as cursor:
-            cursor.executemany(
-                "INSERT INTO naive_messages (chat, role, content) VALUES (%s, 'user', %s)",
-                [(task.id, json.dumps(task.text)) for task in tasks],
-            )
-        connection.close()
-        naive.app.conf.update(
-            broker_url=self.place.servers.redis_url, result_backend=self.place.servers.redis_url
-        )
+        """Store each first message, send its task, and wait for the last."""
         for task in tasks:
-            if self._nothing:
-                naive.nothing.delay(task.id, task.calls - 1, time.time())
-            else:
-                naive.step.delay(task.id)
+            self.send(task)
         for _ in tasks:
             if self.redis.blpop(["naive:done"], timeout=PATIENCE) is None:
                 raise RuntimeError(f"{self.name} did not finish in time")
+
+    def send(self, task: Task, step: str = "naive.step") -> None:
+        """Do what a web page of theirs does."""
+        if self._nothing:
+            self._app.send_task("naive.nothing", [task.id, task.calls - 1, time.time()])
+            return
+        with self._connection, self._connection.cursor() as cursor:
+            naive.say(cursor, task.id, "user", task.text)
+        self._app.send_task(step, [task.id])
 
     def gaps(self) -> list[float] | None:
         """Between tasks, for those that do nothing."""
@@ -192,18 +211,27 @@ class Naive(OnCelery):
         self.redis.delete("naive:gaps")
         return [float(gap) for gap in found]
 
+    def __exit__(self, *args: object) -> None:
+        """Also close connections."""
+        self._connection.close()
+        self._app.close()
+        super().__exit__(*args)
+
 
 class Rejoinder(OnCelery):
     """Ourselves: a worker for steps, one for the front door."""
 
-    def __init__(self, place: Place, pool: str, *, workers: int = 1) -> None:
+    def __init__(
+        self, place: Place, pool: str, *, workers: int = 1, slots: int | None = None
+    ) -> None:
         """On this pool."""
         super().__init__(
             place, f"rejoinder {pool}" if workers == 1 else f"rejoinder {pool} x{workers}"
         )
         self._pool = pool
         self._workers = workers
-        self.client = Client(broker_url=place.servers.redis_url, timeout=60)
+        self._slots = slots or (THREADS if pool == "threads" else 8)
+        self.client = Client(broker_url=place.redis_url, timeout=60)
 
     def start(self) -> None:
         """As `make up` does, without beat and Flower."""
@@ -212,15 +240,26 @@ class Rejoinder(OnCelery):
             self.fleet.worker(
                 f"steps{number}",
                 pool=self._pool,
-                concurrency=400 if self._pool == "threads" else 8,
+                concurrency=self._slots,
                 queues=["rejoinder.steps"],
             )
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Create the chats, and wait for the answers."""
-        turns = [self.client.create_chat(task.text, owner="bench") for task in tasks]
-        for turn in turns:
-            turn.get(timeout=PATIENCE)
+        for made in self.create(tasks):
+            self.client.result(made["turn_id"]).get(timeout=PATIENCE)
+
+    def create(self, tasks: Sequence[Task]) -> list[dict[str, Any]]:
+        """Create chats as many apps would: nobody waits for the chat of another."""
+        sent = [
+            self.client.app.send_task(
+                "rejoinder.create_chat",
+                kwargs={"content": task.text, "owner": "bench"},
+                queue="rejoinder.control",
+            )
+            for task in tasks
+        ]
+        return [each.get(timeout=PATIENCE) for each in sent]
 
     def __exit__(self, *args: object) -> None:
         """Also close the client."""

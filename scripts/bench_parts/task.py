@@ -16,7 +16,9 @@ TOOL_SCHEMA: dict[str, Any] = {
     "required": ["a", "b"],
 }
 TOOL_SAYS = "Add two numbers."
-MODEL = "claude-sonnet-4-5"
+MODEL = "claude-haiku-4-5"
+WORDS = "so many words were said"
+"""What each message before the turn says."""
 _TASK = re.compile(r"TASK (\{.*?\}) END")
 
 
@@ -30,11 +32,20 @@ class Task:
     tokens: int = 20
     pace: float = 0.0
     """Seconds between two tokens."""
+    crowd: int = 0
+    """The model begins to answer when so many calls are open."""
+    before: int = 0
+    """Messages of the chat that come before this turn."""
 
     @property
     def text(self) -> str:
         """The user's message."""
         return f"TASK {json.dumps(asdict(self))} END"
+
+    @property
+    def history(self) -> list[tuple[str, str]]:
+        """What was said before the turn: who, and what."""
+        return [("assistant" if n % 2 else "user", WORDS) for n in range(self.before)]
 
 
 def due(messages: Sequence[Mapping[str, Any]]) -> tuple[Task, int] | None:

@@ -16,14 +16,13 @@ from sqlalchemy import text
 from uuid_utils.compat import uuid7
 
 from models import claims, machine
-from models.engine import transaction
 from models.machine import NewChat
 from models.sweep import sweep
 from rejoinder.core.effects import Effects, Fence
-from rejoinder.core.errors import Refused
 from rejoinder.core.messages import Budget, CallKind, CallPlan, Delivery, NewMessage, Role
 from rejoinder.core.parts import Text, ToolCall
 from tests.chats import words
+from tests.integration.attempts import Attempts
 from tests.integration.chat_model import SAME, Chat
 from tests.integration.chat_rows import read_chats, shown
 from tests.integration.chat_state import REST, SOON, Ask, Call, Message, Refusal, Said
@@ -83,6 +82,7 @@ class SideBySide:
     def __init__(self, engine: Engine) -> None:
         """Begin with nothing."""
         self.engine = engine
+        self.attempts = Attempts(engine)
         self.chats: dict[UUID, Chat] = {}
         self.fences: dict[UUID, list[Fence]] = {}
         self.keys: dict[tuple[str, str], tuple[UUID | None, UUID]] = {}
@@ -105,7 +105,7 @@ class SideBySide:
     ) -> None:
         """Run a transition, predict it, and compare what the caller is told."""
         before = deepcopy(chat)
-        got = self._attempt(run)
+        got = self.attempts.run(run, chat.id)
         if isinstance(got, Effects):
             self.readers.hear(got)
             ids = Ids(got.turn_id or NOBODY, got.queued_id)
@@ -129,7 +129,7 @@ class SideBySide:
         parent_id = parent.id if parent else None
         model = None if key else MODELS[self.count % 3]
         new = NewChat(owner, words(said), parent_id=parent_id, key=key, model=model or "")
-        got = self._attempt(lambda tx: machine.create(tx, new))
+        got = self.attempts.run(lambda tx: machine.create(tx, new))
         self._told(f"create for {owner} under {parent and self.name(parent)}, key {key}", got)
         used = self.keys.get((owner, key or ""))
         wrong_parent = parent and (parent.owner != owner or self.chats[parent.root].archived)
@@ -154,7 +154,7 @@ class SideBySide:
     def archive(self, chat: Chat, *, archived: bool) -> None:
         """Archive or unarchive a tree."""
         move = machine.archive if archived else machine.unarchive
-        got = self._attempt(lambda tx: move(tx, chat.id))
+        got = self.attempts.run(lambda tx: move(tx, chat.id))
         self._told(f"{self.name(chat)}: {move.__name__}", got)
         tree = [each for each in self.chats.values() if each.root == chat.id]
         if chat.parent or any(each.status not in REST for each in tree):
@@ -169,7 +169,7 @@ class SideBySide:
 
     def set_budget(self, chat: Chat, tokens: int | None) -> None:
         """Say what a tree may use."""
-        got = self._attempt(lambda tx: machine.set_budget(tx, chat.id, Budget(tokens)))
+        got = self.attempts.run(lambda tx: machine.set_budget(tx, chat.id, Budget(tokens)))
         self._told(f"{self.name(chat)}: set_budget {tokens}", got)
         if chat.parent:
             self.agree("the refusal", type(got).__name__, "Rejected")
@@ -190,6 +190,7 @@ class SideBySide:
         self.agree("the claim", got is not None, due and state == "alive")
         if got is not None:
             self.fences[chat.id].append(got.fence)
+            self.attempts.claimed(got)
             self._predict(chat, lambda model: model.claim(got.fence.lease_id, worker))
             self.readers.tell(chat.id, got.snapshot_version, [got.event])
             self.agree("its versions", got.snapshot_version, chat.snapshot)
@@ -356,13 +357,6 @@ class SideBySide:
         message = NewMessage(Role.ASSISTANT, (Text(said), *parts))
         started = [call.id for call in model if call.state == "started"]
         return Asked(message, plans, started, (said, model))
-
-    def _attempt(self, run: Callable[[Session], Any]) -> Any:
-        try:
-            with transaction(self.engine) as tx:
-                return run(tx)
-        except Refused as refusal:
-            return refusal
 
     def _predict(self, chat: Chat, predict: Callable[[Chat], str | None]) -> str | None:
         """Change the model; SAME or a refusal's name if it stays as it is."""

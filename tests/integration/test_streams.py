@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 import redis
 
+from rejoinder import streams
 from rejoinder.streams import EventWriter, StreamEvent, coalesce, key_of, latest, read
 from tests.conftest import RedisSpace
 
@@ -118,4 +119,32 @@ def test_a_redis_that_is_away_fails_nobody(redis_space: RedisSpace) -> None:
     writer = EventWriter(nowhere, redis_space.prefix)
     writer.add(CHAT, "message", {"id": 1})
     writer.flush()
+    writer.close()
+
+
+def test_a_reader_outlasts_what_its_connection_waits_for(
+    redis_space: RedisSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "ANSWER_SECONDS", 0.2)
+    with redis.Redis.from_url(redis_space.url, socket_timeout=0.5) as impatient:
+        quiet = read(impatient, key_of(redis_space.prefix, CHAT), block_seconds=1)
+        assert [next(quiet), next(quiet)] == [None, None]
+
+
+def test_urgent_events_wait_for_each_other_but_not_for_long(
+    client: redis.Redis, redis_space: RedisSpace
+) -> None:
+    sent: list[int] = []
+
+    class Counting(EventWriter):
+        def _send(self, batch: list[streams.Sent]) -> None:
+            sent.append(len(batch))
+            super()._send(batch)
+
+    writer = Counting(client, redis_space.prefix)
+    for number in range(300):
+        writer.add(CHAT, "message", {"id": number})
+    name = key_of(redis_space.prefix, CHAT)
+    assert [e.data["id"] for e in events(client, name, 300)] == list(range(300))
+    assert len(sent) < 20
     writer.close()

@@ -105,12 +105,14 @@ def test_a_worker_that_was_stopped_past_its_lease_changes_nothing_when_it_goes_o
         zombie = on.worker("zombie", pool=pool, concurrency=4, queues=[STEPS])
         other = on.worker("other", pool=pool, queues=[CONTROL])
         on.ready()
-        commits = on.start({"text": "Committed.", "delay": 2.0})
+        commits = on.start({"text": "Committed.", "delay": 2.0}, later=[{"text": "Again."}])
         talks = on.start({"text": WORDS, "pace": 0.2})
         sync = on.start(on.using("watch", "sync"), {"text": "Done."})
         later = on.start(on.using("watch_async", "async"), {"text": "Done."})
         lock = RowLock(on.database_url)
         wait_until(lambda: on.status(commits) == "running", 30)
+        # What its owner knows is no longer so: it needs the lock, and several statements.
+        on.client.send_message(commits.chat_id, "And?", when_busy="queue")
         lock.take(commits.chat_id)
         wait_until(lambda: on.noted("sync") and on.noted("async") and on.live(talks), 30)
         wait_until(lock.somebody_waits, 30)
@@ -135,7 +137,7 @@ def test_a_worker_that_was_stopped_past_its_lease_changes_nothing_when_it_goes_o
         assert UNKNOWN in on.history(sync)[2][1]
         assert on.history(later)[2:] == [("tool", "✓watched"), ("assistant", "Done.")]
         assert on.answers(talks) == [WORDS]
-        assert on.answers(commits) == ["Committed."]
+        assert on.answers(commits) == ["Committed.", "Again."]
         assert_invariants(on.world.engine)
 
 

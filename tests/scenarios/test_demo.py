@@ -16,7 +16,7 @@ def test_the_demo_stops_one_worker_and_kills_another_and_the_turn_is_completed()
     assert "── SIGTERM for worker" in demo.text
     assert len(re.findall(r"── worker [ABC] goes on, \d+\.\d s after", demo.text)) == 2
     assert "✓ One turn of three model calls and five tool calls" in demo.text
-    assert demo.text.count("  6 assistant Bonn is 7 degrees warmer") == 1
+    assert len(re.findall(r"  \d+ assistant Bonn is 7 degrees warmer", demo.text)) == 1
     assert_gone(family)
 
 

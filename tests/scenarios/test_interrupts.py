@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -182,7 +184,13 @@ def test_flowers_terminate_is_a_stop(stage: Stage, flower: str) -> None:
     ask("POST", f"{flower}/api/task/revoke/{step_id}?terminate=true")
     assert_stopped(stage, turn)
     info = f"{flower}/api/task/info/{step_id}"
-    wait_until(lambda: ask("GET", info)["state"] == "REVOKED", 10, "REVOKED")
+
+    def is_revoked() -> bool:
+        with suppress(urllib.error.HTTPError):  # it has not heard of the task yet
+            return bool(ask("GET", info)["state"] == "REVOKED")
+        return False
+
+    wait_until(is_revoked, 10, "REVOKED")
     stage.fleet.check()
 
 

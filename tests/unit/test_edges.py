@@ -10,24 +10,29 @@ from celery.worker.control import Panel
 from tasks import edges, lost
 
 
+def a_worker(pool: str) -> SimpleNamespace:
+    """A worker as far as it is looked at when it begins."""
+    return SimpleNamespace(pool_cls=pool, should_use_eventloop=lambda: False)
+
+
 @pytest.mark.parametrize("pool", ["gevent", "celery.concurrency.eventlet"])
 def test_a_green_pool_is_refused_with_the_reason(
     pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("REJOINDER_GREEN_POOLS", raising=False)
     with pytest.raises(SystemExit, match="--pool=threads") as refused:
-        edges._look_at_the_pool(SimpleNamespace(pool_cls=pool))
+        edges._look_at_the_pool(a_worker(pool))
     assert "REJOINDER_GREEN_POOLS=allow" in str(refused.value)
 
 
 def test_a_green_pool_can_be_insisted_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REJOINDER_GREEN_POOLS", "allow")
-    edges._look_at_the_pool(SimpleNamespace(pool_cls="gevent"))
+    edges._look_at_the_pool(a_worker("gevent"))
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo", "celery.concurrency.thread"])
 def test_other_pools_are_welcome(pool: str) -> None:
-    edges._look_at_the_pool(SimpleNamespace(pool_cls=pool))
+    edges._look_at_the_pool(a_worker(pool))
 
 
 @pytest.mark.parametrize(

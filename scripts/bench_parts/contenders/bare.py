@@ -14,7 +14,8 @@ async def main() -> None:
     async with AsyncAnthropic(max_retries=0) as client:
 
         async def run(task: Task) -> None:
-            messages: list[Any] = [{"role": "user", "content": task.text}]
+            messages: list[Any] = [{"role": r, "content": c} for r, c in task.history]
+            messages.append({"role": "user", "content": task.text})
             while True:
                 async with client.messages.stream(
                     model=MODEL,

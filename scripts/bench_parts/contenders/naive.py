@@ -7,6 +7,8 @@ which is Celery's own floor. `celery -A scripts.bench_parts.contenders.naive wor
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, cast
 
@@ -14,13 +16,15 @@ import psycopg2
 import redis
 from anthropic import Anthropic
 from celery import Celery
+from psycopg2.extensions import cursor as Cursor  # noqa: N812  # a class
 from psycopg2.pool import ThreadedConnectionPool
 
 from scripts.bench_parts.task import MODEL, TOOL, TOOL_SAYS, TOOL_SCHEMA, add
 
 URL = os.environ.get("BENCH_REDIS_URL", "")
+TOOLS: Any = [{"name": TOOL, "description": TOOL_SAYS, "input_schema": TOOL_SCHEMA}]
 app = Celery("naive", broker=URL, backend=URL)
-app.conf.update(task_default_queue="naive", worker_prefetch_multiplier=1, broker_pool_limit=None)
+app.conf.update(task_default_queue="naive", worker_prefetch_multiplier=1)
 TABLE = """
 CREATE TABLE IF NOT EXISTS naive_messages
     (id bigserial PRIMARY KEY, chat text, role text, content text);
@@ -36,42 +40,76 @@ def client() -> Anthropic:
 
 @cache
 def pool() -> ThreadedConnectionPool:
-    """One per process."""
-    return ThreadedConnectionPool(1, 60, os.environ["BENCH_DATABASE_DSN"])
+    """One per process. It keeps 20 open, and makes more rather than fail."""
+    return ThreadedConnectionPool(20, 100, os.environ["BENCH_DATABASE_DSN"])
+
+
+@contextmanager
+def transaction() -> Iterator[Cursor]:
+    """Statements that are committed together."""
+    connection = pool().getconn()
+    try:
+        with connection, connection.cursor() as cursor:
+            yield cursor
+    finally:
+        pool().putconn(connection)
+
+
+def say(cursor: Cursor, chat: str, role: str, content: Any) -> None:
+    """Store a message."""
+    cursor.execute(
+        "INSERT INTO naive_messages (chat, role, content) VALUES (%s, %s, %s)",
+        [chat, role, json.dumps(content)],
+    )
+
+
+def conversation(chat: str) -> list[Any]:
+    """Read what was said."""
+    with transaction() as cursor:
+        cursor.execute(
+            "SELECT role, content FROM naive_messages WHERE chat = %s ORDER BY id", [chat]
+        )
+        return [{"role": r, "content": json.loads(c)} for r, c in cursor]
 
 
 @app.task(name="naive.step", ignore_result=True)  # type: ignore[untyped-decorator]
 def step(chat: str) -> None:
     """Ask the model once, run its tool, store both, and go on."""
-    connection = pool().getconn()
-    try:
-        with connection, connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT role, content FROM naive_messages WHERE chat = %s ORDER BY id", [chat]
-            )
-            messages: list[Any] = [{"role": r, "content": json.loads(c)} for r, c in cursor]
-        reply = client().messages.create(
-            model=MODEL,
-            max_tokens=1000,
-            messages=messages,
-            tools=[{"name": TOOL, "description": TOOL_SAYS, "input_schema": TOOL_SCHEMA}],
-        )
-        rows = [(chat, "assistant", json.dumps([block.model_dump() for block in reply.content]))]
-        for block in reply.content:
-            if block.type == "tool_use":
-                answer = {"type": "tool_result", "tool_use_id": block.id}
-                said = json.dumps([{**answer, "content": str(add(**cast("Any", block.input)))}])
-                rows.append((chat, "user", said))
-        with connection, connection.cursor() as cursor:
-            cursor.executemany(
-                "INSERT INTO naive_messages (chat, role, content) VALUES (%s, %s, %s)", rows
-            )
-    finally:
-        pool().putconn(connection)
-    if reply.stop_reason == "tool_use":
+    messages = conversation(chat)
+    reply = client().messages.create(model=MODEL, max_tokens=1000, messages=messages, tools=TOOLS)
+    results = [
+        {
+            "type": "tool_result",
+            "tool_use_id": block.id,
+            "content": str(add(**cast("Any", block.input))),
+        }
+        for block in reply.content
+        if block.type == "tool_use"
+    ]
+    with transaction() as cursor:
+        say(cursor, chat, "assistant", [block.model_dump() for block in reply.content])
+        if results:
+            say(cursor, chat, "user", results)
+    if results:
         step.delay(chat)
     else:
         _redis().rpush("naive:done", chat)
+
+
+@app.task(name="naive.first_word", ignore_result=True)  # type: ignore[untyped-decorator]
+def first_word(chat: str) -> None:
+    """Ask the model once, streamed, and tell a reader of its first word."""
+    messages = conversation(chat)
+    with client().messages.stream(
+        model=MODEL, max_tokens=1000, messages=messages, tools=TOOLS
+    ) as stream:
+        for number, word in enumerate(stream.text_stream):
+            if not number:
+                _redis().publish(f"naive:{chat}", word)
+        reply = stream.get_final_message()
+    with transaction() as cursor:
+        say(cursor, chat, "assistant", [block.model_dump() for block in reply.content])
+    _redis().rpush("naive:done", chat)
 
 
 @app.task(name="naive.nothing", ignore_result=True)  # type: ignore[untyped-decorator]

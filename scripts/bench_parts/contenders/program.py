@@ -1,4 +1,7 @@
-"""What contenders that are programs share: tasks come in by the line, "done" goes out."""
+"""What contenders that are programs share: tasks come in by the line, "done" goes out.
+
+What the runs of tasks return goes out behind it, as JSON.
+"""
 
 import asyncio
 import json
@@ -16,5 +19,5 @@ async def serve(run: Run) -> None:
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         tasks = [Task(**each) for each in json.loads(line)]
-        await asyncio.gather(*(run(task) for task in tasks))
-        print("done", flush=True)
+        results = await asyncio.gather(*(run(task) for task in tasks))
+        print("done", json.dumps(results, default=repr), flush=True)

@@ -1,0 +1,53 @@
+"""Statements that Postgres plans once for each connection: the few that every step executes.
+
+To plan one of these takes longer than to execute it. Each connection prepares a statement when it
+first needs it, under a name that says what is in it. Behind a pooler that lends another connection
+for each transaction (PgBouncer) a prepared statement may not be there the next time: whoever finds
+that goes on without, for this engine.
+"""
+
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+from weakref import WeakSet
+
+from psycopg2.errors import DuplicatePreparedStatement, InvalidSqlStatementName
+from sqlalchemy import Connection, CursorResult, Dialect
+from sqlalchemy.exc import DBAPIError
+
+_NAME = re.compile(r"%\((\w+)\)s")
+_plain: WeakSet[Dialect] = WeakSet()
+"""Of engines that cannot keep prepared statements."""
+
+
+class Prepared:
+    """One statement, with parameters as psycopg2 names them."""
+
+    def __init__(self, sql: str) -> None:
+        """Give each parameter its number."""
+        self._sql = sql
+        names = list(dict.fromkeys(_NAME.findall(sql)))
+        self._name = f"rejoinder_{sha256(sql.encode()).hexdigest()[:16]}"
+        numbered = _NAME.sub(lambda found: f"${names.index(found[1]) + 1}", sql)
+        self._prepare = f"PREPARE {self._name} AS {numbered}".replace("%%", "%")
+        given = ", ".join(f"%({name})s" for name in names)
+        self._execute = f"EXECUTE {self._name} ({given})"
+
+    def execute(self, connection: Connection, given: Mapping[str, Any]) -> CursorResult[Any]:
+        """Execute it; prepared, where that can be."""
+        if connection.dialect not in _plain:
+            try:
+                return self._prepared(connection, given)
+            except DBAPIError as error:
+                if not isinstance(error.orig, DuplicatePreparedStatement | InvalidSqlStatementName):
+                    raise
+                _plain.add(connection.dialect)
+        return connection.exec_driver_sql(self._sql, dict(given))
+
+    def _prepared(self, connection: Connection, given: Mapping[str, Any]) -> CursorResult[Any]:
+        known: set[str] = connection.info.setdefault("prepared", set())
+        if self._name not in known:
+            connection.exec_driver_sql(self._prepare)
+            known.add(self._name)
+        return connection.exec_driver_sql(self._execute, dict(given))
