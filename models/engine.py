@@ -5,15 +5,17 @@ functions are run: commit or nothing. Neither ever publishes; `Effects` are the 
 once `transaction` has ended.
 """
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
+import psycopg2
 from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import InvalidatePoolError
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
@@ -49,21 +51,52 @@ def make_engine(url: str, **options: Any) -> Engine:  # SQLAlchemy's own options
         "keepalives_count": 3,
         "tcp_user_timeout": 10_000,
     } | options.pop("connect_args", {})
-    defaults: dict[str, Any] = {"json_serializer": as_json, "connect_args": connect}
+    defaults: dict[str, Any] = {
+        "json_serializer": as_json,
+        "connect_args": connect,
+        "pool_reset_on_return": None,  # `_reset` does it, where there is something to undo
+    }
     engine = create_engine(url, **defaults | options)
     event.listen(engine, "handle_error", _refuse_plainly)
+    event.listen(engine, "reset", _reset)
     event.listen(engine, "checkin", _used)
-    event.listen(engine, "checkout", partial(_ping, engine))
+    event.listen(engine, "checkout", partial(_ready, engine))
     return engine
+
+
+class _Wish(threading.local):
+    """What the thread that is being given a connection wants it for."""
+
+    at_once = False
+    """Statements that are transactions of their own."""
+
+
+_wish = _Wish()
+
+
+def _reset(dbapi: Any, _: ConnectionPoolEntry, __: object) -> None:
+    if not dbapi.autocommit:
+        dbapi.rollback()
 
 
 def _used(_: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
     record.info["used_at"] = time.monotonic()
 
 
-def _ping(
-    engine: Engine, dbapi: DBAPIConnection, record: ConnectionPoolEntry, _: PoolProxiedConnection
+def _ready(
+    engine: Engine, dbapi: Any, record: ConnectionPoolEntry, _: PoolProxiedConnection
 ) -> None:
+    """Have the connection ready for what it is wanted for.
+
+    It may have been used for the other kind of statements: that is changed only where it has to be,
+    for psycopg2 gives up Python's lock each time.
+    """
+    _ping(engine, dbapi, record)
+    if dbapi.autocommit is not _wish.at_once:
+        dbapi.autocommit = _wish.at_once
+
+
+def _ping(engine: Engine, dbapi: DBAPIConnection, record: ConnectionPoolEntry) -> None:
     """See whether a connection that lay idle is still one: the pool survives a restart of Postgres.
 
     SQLAlchemy's own `pool_pre_ping` asks each time, which is a round trip for each transaction.
@@ -85,14 +118,62 @@ def at_once(engine: Engine) -> Iterator[Connection]:
 
     Not by SQLAlchemy's isolation level AUTOCOMMIT: psycopg2 would say so to the server each time.
     """
-    with engine.connect() as connection:
-        driver = cast("Any", connection.connection.driver_connection)
-        driver.autocommit = True
-        try:
-            yield connection
-        finally:
-            if not driver.closed:
-                driver.autocommit = False
+    _wish.at_once = True
+    try:
+        connection = engine.connect()
+    finally:
+        _wish.at_once = False
+    with connection:
+        yield connection
+
+
+Execute = Callable[[str, Mapping[str, Any]], tuple[Any, ...] | None]
+"""Executes a statement, with its parameters; returns the first row of what it returns, if any."""
+
+
+@contextmanager
+def quickly(engine: Engine) -> Iterator[tuple[Execute, dict[Any, Any]]]:
+    """The same for the few statements that every step executes, by the driver itself.
+
+    SQLAlchemy takes longer over one of those than Postgres. Its own way is taken if somebody
+    listens to statements (tracing). Also yields what is noted of the connection.
+    """
+    if engine.dispatch.before_cursor_execute or engine.dispatch.after_cursor_execute:
+        with at_once(engine) as connection:
+            yield partial(_heard, connection), connection.info
+        return
+    _wish.at_once = True
+    try:
+        pooled = engine.raw_connection()
+    finally:
+        _wish.at_once = False
+    try:
+        with pooled.driver_connection.cursor() as cursor:  # type: ignore[union-attr]  # it has one
+            yield partial(_by_the_driver, cursor), pooled.info
+    except psycopg2.Error as error:
+        gone = engine.dialect.is_disconnect(cast("Any", error), pooled.dbapi_connection, None)
+        if gone:
+            pooled.invalidate(error)
+        raise DBAPIError.instance(
+            None, None, error, psycopg2.Error, connection_invalidated=gone, dialect=engine.dialect
+        ) from error
+    except BaseException as error:
+        pooled.invalidate(error)  # it was left in the middle of a statement
+        raise
+    finally:
+        pooled.close()
+
+
+def _heard(connection: Connection, sql: str, given: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    result = connection.exec_driver_sql(sql, dict(given))
+    row = result.first() if result.returns_rows else None
+    return None if row is None else tuple(row)
+
+
+def _by_the_driver(cursor: Any, sql: str, given: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    cursor.execute(sql, given)
+    row: tuple[Any, ...] | None = cursor.fetchone() if cursor.description else None
+    return row
 
 
 @contextmanager

@@ -13,8 +13,10 @@ from typing import Any
 from weakref import WeakSet
 
 from psycopg2.errors import DuplicatePreparedStatement, InvalidSqlStatementName
-from sqlalchemy import Connection, CursorResult, Dialect
+from sqlalchemy import Dialect, Engine
 from sqlalchemy.exc import DBAPIError
+
+from models.engine import Execute, quickly
 
 _NAME = re.compile(r"%\((\w+)\)s")
 _plain: WeakSet[Dialect] = WeakSet()
@@ -34,20 +36,24 @@ class Prepared:
         given = ", ".join(f"%({name})s" for name in names)
         self._execute = f"EXECUTE {self._name} ({given})"
 
-    def execute(self, connection: Connection, given: Mapping[str, Any]) -> CursorResult[Any]:
-        """Execute it; prepared, where that can be."""
-        if connection.dialect not in _plain:
+    def one(self, engine: Engine, given: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        """Execute it as a transaction of its own; the row that it returns, if any."""
+        if engine.dialect not in _plain:
             try:
-                return self._prepared(connection, given)
+                with quickly(engine) as (execute, noted):
+                    return self._prepared(execute, noted, given)
             except DBAPIError as error:
                 if not isinstance(error.orig, DuplicatePreparedStatement | InvalidSqlStatementName):
                     raise
-                _plain.add(connection.dialect)
-        return connection.exec_driver_sql(self._sql, dict(given))
+                _plain.add(engine.dialect)
+        with quickly(engine) as (execute, _):
+            return execute(self._sql, given)
 
-    def _prepared(self, connection: Connection, given: Mapping[str, Any]) -> CursorResult[Any]:
-        known: set[str] = connection.info.setdefault("prepared", set())
-        if self._name not in known:
-            connection.exec_driver_sql(self._prepare)
-            known.add(self._name)
-        return connection.exec_driver_sql(self._execute, dict(given))
+    def _prepared(
+        self, execute: Execute, noted: dict[Any, Any], given: Mapping[str, Any]
+    ) -> tuple[Any, ...] | None:
+        ready: set[str] = noted.setdefault("prepared", set())
+        if self._name not in ready:
+            execute(self._prepare, {})
+            ready.add(self._name)
+        return execute(self._execute, given)

@@ -70,6 +70,8 @@ class Bell:
 
     def __init__(self) -> None:
         """Make the pipe."""
+        self.consumer: Any = None
+        """Celery's, in the main process, while it listens."""
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._reading, False)
         os.set_blocking(self._writing, False)
@@ -107,11 +109,27 @@ def make(*, heard: bool) -> None:
         this = Bell()
 
 
+def has_place(request: Any) -> bool:
+    """Whether the step after this one can be taken by this very process, as it seems now."""
+    return (
+        _may_ring(request)
+        and stopping.this.main is None  # else another child may get it
+        and this is not None
+        and this.consumer is not None
+        and _has_room(this.consumer)
+    )
+
+
+def _may_ring(request: Any) -> bool:
+    in_a_row = request.get(IN_A_ROW) or 0
+    return this is not None and in_a_row < MOST_IN_A_ROW and not stopping.this.asked
+
+
 def ring(to: Dispatch, request: Any) -> bool:
     """Ring in this worker, from the step of this request; False: ring elsewhere."""
-    in_a_row = (request.get(IN_A_ROW) or 0) + 1
-    if this is None or in_a_row > MOST_IN_A_ROW or to.delay_seconds > 0 or stopping.this.asked:
+    if this is None or to.delay_seconds > 0 or not _may_ring(request):
         return False
+    in_a_row = (request.get(IN_A_ROW) or 0) + 1
     parent_id = UUID(request.id)
     try:
         root_id = UUID(request.root_id)
@@ -128,6 +146,7 @@ class Listening(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         """Begin, each time the loop does."""
         if this is not None:
+            this.consumer = consumer
             hub.add_reader(this.fileno(), take, consumer)
 
 
@@ -190,9 +209,9 @@ def _ack(*_: object) -> None:
 
 
 def _elsewhere(to: Dispatch) -> Callable[[], None]:
-    from tasks.dispatch import dispatch  # noqa: PLC0415  # it rings here first
+    from tasks.keeping import ring_elsewhere  # noqa: PLC0415  # it rings here first
 
-    return lambda: dispatch(to)
+    return lambda: ring_elsewhere(to)
 
 
 def hand_on() -> None:

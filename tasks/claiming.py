@@ -7,6 +7,7 @@ from uuid import UUID
 
 from models import claims
 from rejoinder.core.effects import Dispatch
+from tasks import keeping
 from tasks.dispatch import dispatch
 from tasks.patience import patiently
 from tasks.runtime import Runtime
@@ -24,7 +25,7 @@ def claiming(
     A chat that took several workers down is suspect; a process runs one of those at a time. One
     that may have been left for this reason is rung for again when that one is done.
     """
-    claim = _claim(runtime, chat_id, step_id, suspects=False)
+    claim = keeping.take(runtime, step_id) or _claim(runtime, chat_id, step_id, suspects=False)
     if claim is not None:
         yield claim
     elif runtime.suspects.acquire(blocking=False):
@@ -80,4 +81,4 @@ def ring_again(request: Any, chat_id: str) -> None:
     turn_id = turn_of(request)
     if turn_id is None:
         return  # if the chat is to run, the sweep rings
-    dispatch(Dispatch(UUID(chat_id), turn_id, UUID(request.id)))
+    keeping.ring_elsewhere(Dispatch(UUID(chat_id), turn_id, UUID(request.id)))

@@ -21,7 +21,7 @@ from rejoinder.core.parts import Json, ToolResult
 from rejoinder.discreet import shown
 from rejoinder.results import failed, outcome
 from rejoinder.tools import CeleryTool
-from tasks import app, bell, hints, stopping
+from tasks import app, bell, hints, keeping, stopping
 from tasks.bell import STEP
 from tasks.patience import patiently
 from tasks.runtime import Runtime
@@ -60,7 +60,7 @@ def publish(runtime: Runtime, effects: Effects, *, step: Any = None) -> None:
         _safely(app.control.revoke, external_id)
     if effects.dispatch is not None and not (step and bell.ring(effects.dispatch, step)):
         runtime.events.hurry()
-        dispatch(effects.dispatch)
+        keeping.ring_elsewhere(effects.dispatch)
     if effects.wake is not None:
         _safely(wake, runtime, effects.wake)
 

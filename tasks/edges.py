@@ -12,8 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import Any
+from uuid import UUID
 
 from billiard.util import set_pdeathsig
 from celery import bootsteps
@@ -33,7 +35,7 @@ from celery.worker import control
 from celery.worker import state as worker_state
 
 from rejoinder.core.settings import Settings
-from tasks import app, bell, broker, lost, runtime, stopping
+from tasks import app, bell, broker, keeping, lost, runtime, stopping
 from tasks.bell import STEP
 from tasks.preload import preload
 
@@ -212,6 +214,8 @@ def _stop_its_turn(sender: Any, request: Any, *, expired: bool = False, **_: obj
         # The turn that it was rung for, if it says: it may run the next one by now.
         turn_id = (request.stamps or {}).get("turn_id")
         lost.stop_revoked(_listed(turn_id or request.id))
+        # If the chat was kept for it, it waits for a step that never begins.
+        stopping.this.errand(partial(keeping.hand_back, UUID(request.id)))
 
 
 def _listed(value: Any) -> Iterable[Any]:

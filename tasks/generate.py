@@ -77,7 +77,7 @@ def _follow_up(held: Held, loaded: Loaded, message: NewMessage, stop: StopReason
         held.partial = None
         finish_tools(held, loaded, requested, plans)
     elif stop is StopReason.PAUSE:
-        held.write(machine.commit, message=message)
+        held.commit(message=message)
     elif stop is StopReason.REFUSAL and not parts.text_of(message.parts).strip():
         held.partial = None
         held.write(machine.fail, REFUSED, lost=message)

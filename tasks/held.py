@@ -7,6 +7,7 @@ step and hands the chat back.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -16,11 +17,11 @@ from models.engine import reading
 from models.machine.owner import perform
 from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.decide import Entry
-from rejoinder.core.effects import Effects
-from rejoinder.core.messages import NewMessage, Usage
+from rejoinder.core.effects import Dispatch, Effects, Fence
+from rejoinder.core.messages import NewMessage, Role, Usage
 from rejoinder.core.parts import ToolResult
 from rejoinder.tools.toolbox import Toolbox
-from tasks import agents
+from tasks import agents, bell, keeping
 from tasks.dispatch import publish
 from tasks.histories import longer
 from tasks.patience import patiently
@@ -50,6 +51,8 @@ class Held:
         known, around = claim.known, claim.around
         self._seen = (known.chat, around) if known is not None and around is not None else None
         self._history: Sequence[Entry] | None = None
+        self._answers = 0
+        """How many model calls of this step stand in history."""
         self.step_id = claim.step_id
         self.turn_id: UUID = claim.turn_id
         self.attempt = claim.attempt
@@ -95,17 +98,47 @@ class Held:
         """Run one fenced transition, and publish what follows from it."""
 
         def took(effects: Effects) -> steps.Took | None:
-            return None if effects.fence else self._took(transition.__name__)
+            goes_on = effects.fence is not None and effects.dispatch is None
+            return None if goes_on else self._took(transition.__name__)
 
         with self.timeline.measure("write"):
             engine, fence = self.runtime.engine, self.fence
             done = perform(engine, self._known, transition, fence, *args, took=took, **options)
         effects, self._known = done.effects, done.known
         self._remember(effects, done.messages)
-        if effects.fence is not None:
+        if effects.fence is not None and effects.dispatch is not None:
+            self._keep(effects.fence, effects.dispatch, effects.snapshot_version)
+        elif effects.fence is not None:
             self.fence = effects.fence
         publish(self.runtime, effects, step=self._request)
         return effects
+
+    def commit(self, **options: object) -> None:
+        """There is more to do: for this very process, if it has a place for the next step."""
+        stay = self._known is not None and bell.has_place(self._request)
+        self.write(machine.commit, stay=stay, **options)
+
+    def _keep(self, fence: Fence, to: Dispatch, version: int) -> None:
+        """Keep the chat for the next step: it was claimed again with the commit.
+
+        This step has no more to do with it: its own fence is gone.
+        """
+        known, around, self._known = self._known, None, None
+        if known is not None and known.chat["parent_id"] is None and self._seen is not None:
+            steps = self._seen[1].steps + self._answers
+            around = replace(self._seen[1], steps=steps, has_calls=False)  # its budget is its own
+        claim = Claim(
+            fence,
+            self.turn_id,
+            known.chat["attempt"] if known else 0,
+            version,
+            0,
+            to.step_id,
+            known=known,
+            around=around,
+            kept=True,
+        )
+        keeping.keep(self.runtime, claim)
 
     def _remember(
         self, effects: Effects, messages: Sequence[tuple[int, NewMessage]] | None
@@ -115,6 +148,7 @@ class Held:
             self._history = None
         else:
             self._history = longer(self._history, messages)
+            self._answers += sum(message.role is Role.ASSISTANT for _, message in messages)
         if self._history is not None and effects.dispatch is not None:
             self.runtime.histories.keep(self.chat_id, effects.history_version, self._history)
         elif effects.fence is None:

@@ -94,6 +94,8 @@ class Runtime:
         """Held by the one suspect chat that this process runs, or while it looks for one."""
         self.left: OrderedDict[UUID, Dispatch] = OrderedDict()
         """Chats that were left meanwhile, because they may be suspect, too."""
+        self.kept: dict[UUID, claims.Claim] = {}
+        """Chats that wait for this process' own next step, by its id (see `keeping.py`)."""
         self._steps: dict[UUID, Running] = {}
         self._early: OrderedDict[UUID, Cause] = OrderedDict()
         self._orphans: set[UUID] = set()
@@ -112,7 +114,7 @@ class Runtime:
         patiently(self._register)()
         self._heart.start()
         self._hints.start()
-        stopping.this.on(self._drain, lambda: self.cancel_all(Cause.SHUTDOWN))
+        stopping.this.on(self._drain, self._cancel_in_the_end)
         atexit.register(self.close)
 
     def _register(self) -> None:
@@ -124,6 +126,7 @@ class Runtime:
             return
         self._closed = True
         self.background.cancel()
+        self._hand_back_kept()
         self._look.set()
         self._hints.close()
         self.events.close()
@@ -212,9 +215,18 @@ class Runtime:
         for step in [*self._steps.values()]:
             step.cancellation.cancel(cause)
 
+    def _cancel_in_the_end(self) -> None:
+        self.cancel_all(Cause.SHUTDOWN)
+        self._hand_back_kept()
+
+    def _hand_back_kept(self) -> None:
+        from tasks.keeping import hand_back_all  # noqa: PLC0415  # it needs the runtime itself
+
+        hand_back_all(self)
+
     def _drain(self) -> None:
         self.background.cancel()
-        after(self.settings.drain_seconds, lambda: self.cancel_all(Cause.SHUTDOWN))
+        after(self.settings.drain_seconds, self._cancel_in_the_end)
 
     def _beat(self) -> None:
         pause = self.settings.heartbeat_seconds

@@ -62,8 +62,9 @@ def step(self: Any, chat_id: str) -> None:
         if claim is None:
             return  # a repeated, late or early message: somebody else has it, or nobody should
         timeline = Timeline(time.monotonic() - began)
-        told = {**claim.event.data, "version": claim.snapshot_version}
-        runtime.events.add(claim.fence.chat_id, claim.event.kind, told, now=False)
+        if not claim.kept:
+            told = {**claim.event.data, "version": claim.snapshot_version}
+            runtime.events.add(claim.fence.chat_id, claim.event.kind, told, now=False)
         with runtime.running(claim.fence.chat_id, claim.fence.lease_id) as running:
             work(Held(runtime, claim, running.cancellation, timeline, self.request))
 

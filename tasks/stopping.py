@@ -23,8 +23,8 @@ class Stopping:
         """Begin at work."""
         self.asked = False
         self.hurried = False
-        self._errands: SimpleQueue[Callable[[], None]] = SimpleQueue()  # its put is reentrant
-        self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._errands: SimpleQueue[Callable[[], object]] = SimpleQueue()  # its put is reentrant
+        self._orders: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._started = False
         self._first: Callable[[], None] = _nothing
         self._drain: Callable[[], None] = _nothing
@@ -63,7 +63,7 @@ class Stopping:
         if self.hurried:
             hurry()
 
-    def errand(self, act: Callable[[], None]) -> None:
+    def errand(self, act: Callable[[], object]) -> None:
         """Have something done by the thread for that: it may talk to the database."""
         self._errands.put(act)
 
@@ -109,7 +109,7 @@ class Stopping:
             os.close(writing)
 
 
-def _run(queue: "SimpleQueue[Callable[[], None]]") -> None:
+def _run(queue: "SimpleQueue[Callable[[], object]]") -> None:
     while True:
         act = queue.get()
         try:

@@ -73,7 +73,7 @@ def _commit(held: Held, loaded: Loaded, others: Sequence[Call]) -> None:
         asks = any(call.asks for call in others)
         _park(held, loaded, CallKind.CLIENT if asks else CallKind.EXTERNAL, others)
     else:
-        held.write(machine.commit, results=held.results)
+        held.commit(results=held.results)
 
 
 def _for_others(calls: Iterable[Call]) -> list[Call]:

@@ -62,14 +62,23 @@ def commit(
     *,
     message: NewMessage | None = None,
     results: Iterable[ToolResult] = (),
+    stay: bool = False,
 ) -> Effects:
-    """commit: running → pending; the step is done and there is more to do."""
+    """commit: running → pending; the step is done and there is more to do.
+
+    To `stay` is to claim the chat again in the same breath, for the worker's next step: running →
+    running, under a new lease. Only on what the owner knows: if somebody else has had to do with
+    the chat, it is anybody's.
+    """
     change = begin(tx, fence.chat_id, Transition.COMMIT, fence=fence)
     _answer(change, results)
     if message is not None:
         _record(change, message, {}, ())
     change.chat.crashes = 0
-    queue.go_on(change)
+    if stay and change.unlocked is not None and not change.chat.queue_length:
+        change.stay()
+    else:
+        queue.go_on(change)
     return change.effects()
 
 

@@ -15,7 +15,7 @@ from uuid_utils.compat import uuid7
 
 from models.base import table_of
 from models.machine.rows import Row, store
-from models.machine.unlocked import NeedsLockError, unlocked_of
+from models.machine.unlocked import NeedsLockError, Unlocked, unlocked_of
 from models.tables import Chat, QueuedMessage, ToolCallRow
 from rejoinder.core.effects import (
     Cause,
@@ -79,6 +79,7 @@ class Change:
         self.version = chat.snapshot_version + (self.before is not None)
         self.history_changed = False
         self.queue_changed = False
+        self.stays = False
         self.message_ids: list[int] = []
         self.calls: dict[int, Row] = {}
         """Rows of tool calls that were read, by their id."""
@@ -123,6 +124,13 @@ class Change:
         else:
             chat.dispatches = 0
             chat.redispatch_at = None
+
+    def stay(self) -> None:
+        """Have the same worker take the next step, under a lease of its own: commit and claim."""
+        self.chat.lease_id = uuid7()
+        self.chat.step_id = uuid7()
+        self.stays = True
+        cast("Unlocked", self.unlocked).add("stay")
 
     def touch_history(self) -> None:
         """Note that history is not what it was: readers reload, attempts count from 0 again."""
@@ -184,7 +192,9 @@ class Change:
         self, *, changed: bool, turn_id: UUID | None = None, queued_id: int | None = None
     ) -> Effects:
         chat = self.chat
-        runnable = changed and chat.status is Status.PENDING and self._dispatches_anew()
+        runnable = changed and (
+            self.stays or (chat.status is Status.PENDING and self._dispatches_anew())
+        )
         rested = changed and chat.status in AT_REST and self.before not in AT_REST
         return Effects(
             chat_id=chat.id,

@@ -9,14 +9,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Engine, Row
+from sqlalchemy import Engine
 from uuid_utils.compat import uuid7
 
 from models.base import table_of
-from models.engine import at_once
+from models.machine.one_statement import CLAIMED
 from models.machine.unlocked import Known
 from models.prepared import Prepared
 from models.tables import Chat
@@ -37,6 +38,18 @@ _AS_PYTHON: dict[str, Callable[[str], Any]] = {
     "title": unescaped,
 }
 """Columns that the driver does not turn into what they are."""
+_BESIDE = {
+    "turn_kind": "t.kind",
+    "turn_steps": "t.steps",
+    "tree_tokens": "r.budget_tokens",
+    "tree_micros": "r.budget_micros",
+    "has_calls": "EXISTS (SELECT FROM rejoinder.tool_calls AS k"
+    " WHERE k.chat_id = c.id AND NOT k.settled)",
+    "version_before": "before.snapshot_version",
+    **dict(zip(("now", "first_id", "second_id"), CLAIMED, strict=True)),
+}
+"""What the claim tells besides the chat's own columns."""
+_TOLD = (*_NAMES, *_BESIDE)
 _CLAIM = Prepared(f"""
 WITH c AS (
     UPDATE rejoinder.chats AS c
@@ -51,13 +64,7 @@ WITH c AS (
        AND w.seen_at > clock_timestamp() - CAST(%(dead_after)s AS interval)
     RETURNING {_COLUMNS}
 )
-SELECT c.*, t.kind AS turn_kind, t.steps AS turn_steps,
-       r.budget_tokens AS tree_tokens, r.budget_micros AS tree_micros,
-       EXISTS (SELECT FROM rejoinder.tool_calls AS k WHERE k.chat_id = c.id AND NOT k.settled)
-           AS has_calls,
-       before.snapshot_version AS version_before, clock_timestamp() AS now,
-       nextval('rejoinder.messages_id_seq') AS first_id,
-       nextval('rejoinder.messages_id_seq') AS second_id
+SELECT {_COLUMNS}, {", ".join(_BESIDE.values())}
   FROM c
   LEFT JOIN rejoinder.chats AS before ON before.id = c.id
   LEFT JOIN rejoinder.chats AS r ON r.id = c.root_id
@@ -90,6 +97,8 @@ class Claim:
     """What the owner knows of the chat's rows; None: they have to be read."""
     around: Around | None = None
     """What stands around them; None: it has to be read."""
+    kept: bool = False
+    """The same worker has had the chat before (see `commit`): nobody has seen it change hands."""
 
     @property
     def event(self) -> Event:
@@ -135,9 +144,9 @@ def claim(  # noqa: PLR0913  # who takes what, as which step
         "suspect_at": SUSPECT_AT,
         "suspects": suspects,
     }
-    with at_once(engine) as connection:
-        row = _CLAIM.execute(connection, given).one_or_none()
-    if row is not None:
+    found = _CLAIM.one(engine, given)
+    if found is not None:
+        row = SimpleNamespace(**dict(zip(_TOLD, found, strict=True)))
         fence = Fence(chat_id, lease_id, row.history_version)
         fresh = row.version_before == row.snapshot_version - 1
         return Claim(
@@ -153,8 +162,8 @@ def claim(  # noqa: PLR0913  # who takes what, as which step
     return None
 
 
-def _known(row: Row[Any]) -> Known:
-    chat = dict(zip(_NAMES, row, strict=False))  # the chat's own columns come first
+def _known(row: SimpleNamespace) -> Known:
+    chat = {name: vars(row)[name] for name in _NAMES}
     for name, as_python in _AS_PYTHON.items():
         if (value := chat[name]) is not None:
             chat[name] = as_python(value)

@@ -7,7 +7,7 @@ the text of each combination is made once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -16,7 +16,6 @@ from uuid import UUID
 from sqlalchemy import Dialect, Engine
 
 from models.base import table_of
-from models.engine import at_once
 from models.prepared import Prepared
 from models.steps import Took
 from models.tables import Chat
@@ -83,6 +82,12 @@ ANSWER: Mapping[str, Callable[[Any], Any]] = {
     "result": _json,
 }
 """What is written of a call that gets its answer, and how it is stored."""
+CLAIMED = (
+    "clock_timestamp()",
+    "nextval('rejoinder.messages_id_seq')",
+    "nextval('rejoinder.messages_id_seq')",
+)
+"""What whoever takes a chat is told: the time, and two places at the end of history."""
 _STEP = ("chat_id", *(each.name for each in fields(Took) if each.name != "seconds"))
 
 
@@ -136,6 +141,7 @@ _PARTS = {
     SELECT {_values("step", _STEP)}, clock_timestamp() - make_interval(secs => %(step_seconds)s)
       FROM c
 )""",  # noqa: S608
+    "stay": "",  # the chat's own columns; and it is told what a claim tells
 }
 
 
@@ -148,23 +154,40 @@ def _statement(columns: tuple[str, ...], parts: tuple[str, ...]) -> Prepared:
     RETURNING id
 )"""  # noqa: S608  # names of our own columns
     wanted = [_PARTS[part] for part in parts]
-    ended = "ARRAY(SELECT id FROM t)" if "turn_end" in parts else "NULL"
-    return Prepared(",\n".join([first, *wanted]) + f"\nSELECT {ended} FROM c")
+    told = [
+        "ARRAY(SELECT id FROM t)" if "turn_end" in parts else "NULL",
+        *(CLAIMED if "stay" in parts else ()),
+    ]
+    return Prepared(
+        ",\n".join([first, *filter(None, wanted)]) + f"\nSELECT {', '.join(told)} FROM c"
+    )
+
+
+@dataclass(frozen=True)
+class Written:
+    """What Postgres says once it is."""
+
+    over: Sequence[UUID]
+    """The turns that are over."""
+    taken: tuple[datetime, int, int] | None
+    """What is told to whoever takes the chat again, see `CLAIMED`."""
 
 
 def execute(
     engine: Engine, chat_id: UUID, expected: int, parts: Mapping[str, Mapping[str, Any]]
-) -> Sequence[UUID] | None:
-    """Write the parts, and tell which turns are over; None if the chat is not as expected."""
+) -> Written | None:
+    """Write the parts; None if the chat is not as expected."""
     changes = _stored(engine.dialect, parts["chat"])
     given: dict[str, Any] = {"chat_id": chat_id, "expected": expected}
     given |= {f"chat_{name}": value for name, value in changes.items()}
     others = tuple(name for name in _PARTS if name in parts)
     for part in others:
         given |= {f"{part}_{name}": _given(value) for name, value in parts[part].items()}
-    with at_once(engine) as connection:
-        row = _statement(tuple(changes), others).execute(connection, given).one_or_none()
-    return None if row is None else row[0] or ()
+    row = _statement(tuple(changes), others).one(engine, given)
+    if row is None:
+        return None
+    over, *taken = row
+    return Written(over or (), (taken[0], taken[1], taken[2]) if taken else None)
 
 
 def _given(value: Any) -> Any:

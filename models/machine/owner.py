@@ -84,11 +84,12 @@ def on_what_is_known(
     except (NeedsLockError, Refused):
         return None  # a refusal may be about old news: the row itself decides
     expected = known.chat["snapshot_version"]
-    over = one_statement.execute(engine, effects.chat_id, expected, unlocked.parts)
-    if over is None:
+    written = one_statement.execute(engine, effects.chat_id, expected, unlocked.parts)
+    if written is None:
         return None
-    effects = replace(effects, ended=_all(effects.ended, over))
-    return Done(effects, unlocked.then() if effects.fence else None, unlocked.messages)
+    effects = replace(effects, ended=_all(effects.ended, written.over))
+    then = unlocked.then(written.taken) if effects.fence else None
+    return Done(effects, then, unlocked.messages)
 
 
 def _all(ended: tuple[TurnEnd, ...], over: Sequence[UUID]) -> tuple[TurnEnd, ...]:

@@ -108,13 +108,16 @@ class Unlocked:
             },
         )
 
-    def then(self) -> Known:
-        """What the owner knows afterwards."""
+    def then(self, taken: tuple[datetime, int, int] | None = None) -> Known:
+        """What the owner knows afterwards; `taken` is what it was told with a new lease."""
         calls = None
         if self._calls is not None:
             calls = [vars(call) for call in self._calls if not vars(call)["settled"]]
         chat = {name: vars(self._chat)[name] for name in self._known.chat}
-        return Known(chat, self._known.now, self._known.read_at, [*self._ids], calls)
+        if taken is None:
+            return Known(chat, self._known.now, self._known.read_at, [*self._ids], calls)
+        now, *message_ids = taken
+        return Known(chat, now, time.monotonic(), message_ids, calls)
 
 
 def unlocked_of(tx: object) -> Unlocked | None:

@@ -258,7 +258,12 @@ TABLE: Mapping[Transition, Rule] = {
     Transition.START_TOOLS: Rule(
         _WORKER, "calls of an earlier step are about to run", {_R: to(_R)}
     ),
-    Transition.COMMIT: Rule(_WORKER, "the step is done and there is more to do", {_R: to(_P)}),
+    Transition.COMMIT: Rule(
+        _WORKER,
+        "the step is done and there is more to do: by anybody, or by the same worker at once, under"
+        " a new lease",
+        {_R: to(_P, _R)},
+    ),
     Transition.STORE_COMPACTION: Rule(
         _WORKER,
         "a boundary in history; a turn that only compacts is over, another goes on",
