@@ -32,7 +32,7 @@ ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp(), name = excluded.name
 
 _HEARTBEAT = text("""
 UPDATE rejoinder.workers SET seen_at = clock_timestamp() WHERE id = :worker_id;
-SELECT w.id AS worker_id, c.id AS chat_id, c.lease_id, c.history_version, c.status
+SELECT w.id AS worker_id, c.id AS chat_id, c.lease_id, c.step_id, c.history_version, c.status
   FROM rejoinder.workers AS w LEFT JOIN rejoinder.chats AS c ON c.worker_id = w.id
  WHERE w.id = :worker_id
 """)
@@ -161,6 +161,7 @@ class Lease:
 
     chat_id: UUID
     lease_id: UUID
+    step_id: UUID
     history_version: int
     status: Status
 
@@ -183,7 +184,7 @@ def heartbeat(engine: Engine, worker_id: UUID) -> list[Lease] | None:
     if not rows:
         return None
     return [
-        Lease(row.chat_id, row.lease_id, row.history_version, Status(row.status))
+        Lease(row.chat_id, row.lease_id, row.step_id, row.history_version, Status(row.status))
         for row in rows
         if row.chat_id is not None
     ]

@@ -172,11 +172,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "the heartbeat looks too early",
         "models/claims.py",
         "UPDATE rejoinder.workers SET seen_at = clock_timestamp() WHERE id = :worker_id;\n"
-        "SELECT w.id AS worker_id, c.id AS chat_id, c.lease_id, c.history_version, c.status\n"
+        "SELECT w.id AS worker_id, c.id AS chat_id, c.lease_id, c.step_id, c.history_version,"
+        " c.status\n"
         "  FROM rejoinder.workers AS w LEFT JOIN",
         "WITH w AS (UPDATE rejoinder.workers SET seen_at = clock_timestamp()"
         " WHERE id = :worker_id RETURNING id)\n"
-        "SELECT w.id AS worker_id, c.id AS chat_id, c.lease_id, c.history_version, c.status\n"
+        "SELECT w.id AS worker_id, c.id AS chat_id, c.lease_id, c.step_id, c.history_version,"
+        " c.status\n"
         "  FROM w LEFT JOIN",
         (SWEEPS,),
     ),
@@ -196,10 +198,17 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the leaving are interrupted",
         "tasks/runtime.py",
-        "after(self.settings.drain_seconds, lambda: self.cancel_all(Cause.SHUTDOWN))",
-        "after(self.settings.drain_seconds, lambda: self.cancel_all(Cause.INTERRUPT))",
+        "        self.cancel_all(Cause.SHUTDOWN)\n",
+        "        self.cancel_all(Cause.INTERRUPT)\n",
         STOPPING,
         "SIGTERM and threads and not remapped",
+    ),
+    Mutant(
+        "the leaving keep what they had kept",
+        "tasks/runtime.py",
+        "        self._hand_back_kept()\n        self._look.set()",
+        "        self._look.set()",
+        ("tests/integration/test_keeping.py",),
     ),
     Mutant(
         "the leaving drop what they were asked",

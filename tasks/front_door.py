@@ -21,7 +21,7 @@ from rejoinder.core.effects import Effects
 from rejoinder.core.errors import Rejected, Unavailable
 from rejoinder.core.messages import TitleSource, WhenBusy
 from rejoinder.core.parts import ToolResult
-from rejoinder.providers import provider_for
+from rejoinder.providers import named
 from tasks import app
 from tasks.dispatch import publish
 from tasks.patience import patiently, went_away
@@ -108,7 +108,7 @@ def create_chat(tx: Session, ask: requests.CreateChat) -> Effects:
     """Create a chat with its first message."""
     model = ask.model or current().settings.model
     for each in (model, ask.options.compaction_model or model):
-        provider_for(each)  # an unknown model is refused here, not in the first step
+        named(each)  # an unknown model is refused here, not in the first step
     new = NewChat(
         owner=ask.owner,
         content=parts.load(ask.content),
@@ -128,7 +128,7 @@ def create_chat(tx: Session, ask: requests.CreateChat) -> Effects:
 def send_message(tx: Session, ask: requests.SendMessage) -> tuple[Effects, ...]:
     """Send a message: into the chat, into its queue, or instead of what it is doing."""
     if ask.model:
-        provider_for(ask.model)
+        named(ask.model)
     send = partial(
         machine.send,
         tx,
@@ -147,7 +147,7 @@ def send_message(tx: Session, ask: requests.SendMessage) -> tuple[Effects, ...]:
 def edit_message(tx: Session, ask: requests.EditMessage) -> tuple[Effects, ...]:
     """Replace a user's message; what came after it is gone."""
     if ask.model:
-        provider_for(ask.model)
+        named(ask.model)
     content = parts.load(ask.content)
     edit = partial(machine.edit, tx, ask.chat_id, ask.message_id, content, ask.model)
     return machine.supersede(tx, ask.chat_id, edit)

@@ -125,8 +125,11 @@ class Held:
         """
         known, around, self._known = self._known, None, None
         if known is not None and known.chat["parent_id"] is None and self._seen is not None:
-            steps = self._seen[1].steps + self._answers
-            around = replace(self._seen[1], steps=steps, has_calls=False)  # its budget is its own
+            around = replace(  # its budget is its own: it has not changed either
+                self._seen[1],
+                steps=self._seen[1].steps + self._answers,
+                has_calls=known.calls is None or bool(known.calls),
+            )
         claim = Claim(
             fence,
             self.turn_id,

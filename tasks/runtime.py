@@ -280,6 +280,7 @@ class Runtime:
         for lease_id in without & self._orphans:
             lease = held[lease_id]
             log.warning("Chat %s is leased to nobody here; handing it back", lease.chat_id)
+            self.kept.pop(lease.step_id, None)
             fence = Fence(lease.chat_id, lease.lease_id, lease.history_version)
             stopped = lease.status is Status.INTERRUPTING
             partial = rebuild(self, lease.chat_id, lease.history_version) if stopped else None

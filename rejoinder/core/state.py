@@ -262,7 +262,7 @@ TABLE: Mapping[Transition, Rule] = {
         _WORKER,
         "the step is done and there is more to do: by anybody, or by the same worker at once, under"
         " a new lease",
-        {_R: to(_P, _R)},
+        {_R: To(empty=(_P, _R), filled=(_P,))},
     ),
     Transition.STORE_COMPACTION: Rule(
         _WORKER,

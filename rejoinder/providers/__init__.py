@@ -50,6 +50,15 @@ _lock = threading.Lock()
 
 def provider_for(model: str) -> tuple[Provider, str]:
     """The provider of `provider:model`, and the model's own name."""
+    name, rest = named(model)
+    with _lock:
+        if name not in _made:
+            _made[name] = _make(PROVIDERS[name])
+        return _made[name], rest
+
+
+def named(model: str) -> tuple[str, str]:
+    """The two halves of `provider:model`, if there is such a provider. Nothing is imported."""
     name, colon, rest = model.partition(":")
     if not colon or not rest.strip():
         raise Rejected(
@@ -60,10 +69,7 @@ def provider_for(model: str) -> tuple[Provider, str]:
         raise Rejected(
             f"There is no provider {name!r}", f"use one of: {', '.join(sorted(PROVIDERS))}"
         )
-    with _lock:
-        if name not in _made:
-            _made[name] = _make(PROVIDERS[name])
-        return _made[name], rest
+    return name, rest
 
 
 def register(name: str, factory: Factory) -> None:

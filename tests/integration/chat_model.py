@@ -169,14 +169,21 @@ class Chat(State):
             call.state = "started"
 
     def commit(
-        self, fence: Fence, results: Sequence[tuple[str, str]], message: Message | None
+        self,
+        fence: Fence,
+        results: Sequence[tuple[str, str]],
+        message: Message | None,
+        kept: UUID | None = None,
     ) -> None:
         self._owned(fence)
         self._hand_back(results)
         if message:
             self._record(message, paused=True)
         self.crashes = 0
-        self._go_on()
+        if kept and not self.queue:
+            self.lease = kept
+        else:
+            self._go_on()
 
     def store_compaction(self, fence: Fence, summary: str, marker: str) -> None:
         self._owned(fence)

@@ -50,6 +50,8 @@ class Ids:
 
     turn: UUID = NOBODY
     queued: int | None = None
+    kept: UUID | None = None
+    """The new lease, if the owner keeps the chat for its next step."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ class SideBySide:
         got = self.attempts.run(run, chat.id)
         if isinstance(got, Effects):
             self.readers.hear(got)
-            ids = Ids(got.turn_id or NOBODY, got.queued_id)
+            kept = got.fence.lease_id if got.fence and got.dispatch else None
+            ids = Ids(got.turn_id or NOBODY, got.queued_id, kept)
             if got.fence:
                 self.fences[chat.id].append(got.fence)
         else:
@@ -318,7 +321,8 @@ class SideBySide:
         rested = chat.status in REST and before.status not in REST
         self.agree("who is woken", got.wake, chat.parent if rested else None)
         news = before.status != "pending" or chat.history_version != before.history_version
-        rings = chat.status == "pending" and news
+        kept = before.lease is not None and chat.lease not in (None, before.lease)
+        rings = kept or (chat.status == "pending" and news)
         self.agree("the bell", got.dispatch is not None, rings)
         self.agree("the fence", got.fence is not None, chat.lease is not None)
         if got.queued_id is not None:

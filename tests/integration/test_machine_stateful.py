@@ -81,8 +81,9 @@ class Histories(Apps):
                 held,
                 results=parts(given),
                 message=asked.message and replace(asked.message, stop_reason=StopReason.PAUSE),
+                stay=results % 2 == 0,
             ),
-            lambda model, _: model.commit(held, given, asked.model),
+            lambda model, ids: model.commit(held, given, asked.model, ids.kept),
         )
 
     @rule(which=WHICH, fence=WHICH)

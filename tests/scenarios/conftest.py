@@ -35,6 +35,7 @@ class Stage:
     client: Client
     world: World
     redis_url: str
+    pool: str
 
     def logs(self) -> str:
         """Everything the fleet has logged."""
@@ -81,7 +82,7 @@ def stage(
         for member in fleet.members:
             children = psutil.Process(member.pid).children()
             assert bool(children) is (request.param == "prefork")
-        yield Stage(fleet, client, World(engine), servers.redis_url)
+        yield Stage(fleet, client, World(engine), servers.redis_url, request.param)
     engine.dispose()
 
 

@@ -104,6 +104,7 @@ CELLS = {
 # Second targets, which need a situation of their own (test_turns, test_calls, test_reconcile).
 _P, _A, _S = Status.PENDING, Status.REQUIRES_ACTION, Status.SLEEPING
 ALSO: dict[tuple[Transition, str], set[Status]] = {
+    (Transition.COMMIT, "R"): {Status.RUNNING},  # the worker keeps it for its next step
     (Transition.STORE_COMPACTION, "R"): {Status.WAITING},  # a turn that only compacts
     **{(Transition.SLEEP, column): {_P} for column in ("R", "Rq")},  # the wake-up came first
     **{(Transition.EXCEED_BUDGET, column): {_P} for column in ("R", "Rq")},  # it was raised
