@@ -24,6 +24,7 @@ from rejoinder.providers.anthropic_request import body_of
 from rejoinder.providers.anthropic_stream import Answer
 from rejoinder.providers.details import clean
 from rejoinder.providers.errors import BrokenStreamError, ProviderError, classify, failure
+from rejoinder.providers.http_transport import http_client
 
 # The silence limit of the stream is the real one; this is for a dead line without one.
 TIMEOUT = httpx2.Timeout(900.0, connect=10.0)
@@ -80,9 +81,11 @@ class AnthropicProvider:
 
     def _connected(self) -> AsyncAnthropic:
         if self._client is None:
-            made = {"max_retries": 0, "timeout": TIMEOUT, "open_telemetry": False, **self._options}
+            made = {"max_retries": 0, "timeout": TIMEOUT, "open_telemetry": False}
+            if "http_client" not in self._options:
+                made["http_client"] = http_client()
             try:
-                client = AsyncAnthropic(**cast("Any", made))
+                client = AsyncAnthropic(**cast("Any", {**made, **self._options}))
             except AnthropicError as error:  # credentials that cannot be read
                 raise _without_key(clean(str(error))) from error
             if not _has_credentials(client):
