@@ -6,6 +6,8 @@ look at the same moment may each make one call: that is the most by which a tree
 besides what the last answers themselves take.
 """
 
+from collections.abc import Callable
+
 from models import accounts, machine
 from models.snapshot import Loaded
 from rejoinder.core.estimate import message_tokens, tools_tokens
@@ -16,15 +18,16 @@ from rejoinder.providers.errors import ProviderError
 from tasks.held import Held
 
 
-def parks(held: Held, loaded: Loaded, model: str, tokens: int) -> bool:
+def parks(held: Held, loaded: Loaded, model: str, estimate: Callable[[], int]) -> bool:
     """Whether the budget does not allow this call; the chat is parked then, and the step over.
 
-    `model` is `provider:model`; `tokens` is about what its prompt has. Without a price, a budget
-    in money would be no budget at all.
+    `model` is `provider:model`; `estimate` tells about how many tokens its prompt has, which takes
+    a while. Without a price, a budget in money would be no budget at all.
     """
     budget, used = loaded.budget, loaded.used
     if budget == Budget():
         return False
+    tokens = estimate()
     cost = held.runtime.prices.cost_micros(model, Usage(input_tokens=tokens))
     if budget.micros is not None and cost is None:
         raise ProviderError(_without_price(model))

@@ -108,7 +108,7 @@ def _compact(held: Held, loaded: Loaded) -> None:
     writer = _writer(held, loaded)
     history = loaded.snapshot.history
     before = prompt_tokens(history)
-    if budget.parks(held, loaded, writer.name, before):
+    if budget.parks(held, loaded, writer.name, lambda: before):
         return
     held.tell(EVENT, state="started", source=source, model=writer.name, tokens_before=before)
     began = time.monotonic()

@@ -49,7 +49,7 @@ def generate(held: Held, loaded: Loaded) -> None:
         attempt=held.attempt,
     )
     full_name = f"{provider.name}:{model}"
-    if budget.parks(held, loaded, full_name, budget.tokens_of(request)):
+    if budget.parks(held, loaded, full_name, partial(budget.tokens_of, request)):
         return
     titles.begin(held.runtime, loaded)
     reply, runtime_ms = _ask(held, provider, request)

@@ -9,9 +9,11 @@ own file under `rejoinder/providers`.
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol, assert_never
+from dataclasses import replace
+from operator import is_
+from typing import NamedTuple, Protocol, assert_never
 
+from rejoinder.core.kept import Kept
 from rejoinder.core.messages import Role
 from rejoinder.core.model import PromptMessage, StopReason, ToolSpec
 from rejoinder.core.parts import (
@@ -53,8 +55,7 @@ class Spoken(Protocol):
         """Why it stopped there."""
 
 
-@dataclass(frozen=True)
-class _Reader:
+class _Reader(NamedTuple):
     """Whom the prompt is for."""
 
     provider: str
@@ -72,7 +73,7 @@ def assemble(
 ) -> tuple[PromptMessage, ...]:
     """The prompt for a provider's model (without a model, its families are not told apart)."""
     reader = _Reader(provider, None if model is None else _family(model))
-    healed = [m for spoken in history if (m := _healed(spoken, reader)).parts]
+    healed = [m for spoken in history if (m := _known(spoken, reader)).parts]
     system = [m for m in healed if m.role is Role.SYSTEM]
     talk = [*_paired([m for m in healed if m.role is not Role.SYSTEM])]
     if not talk or talk[0].role is not Role.USER:
@@ -109,6 +110,17 @@ def _needs_an_answer(last: PromptMessage) -> bool:
         return False
     end = last.parts[-1]
     return not (isinstance(end, ToolCall | ProviderBlock))
+
+
+_kept: Kept[tuple[_Reader, PromptMessage]] = Kept()
+
+
+def _known(message: Spoken, reader: _Reader) -> PromptMessage:
+    """The same message, healed; the same object for the same reader, so that others can keep it."""
+    known = _kept.get(message)
+    if known is None or known[0] != reader:
+        known = _kept.keep(message, (reader, _healed(message, reader)))
+    return known[1]
 
 
 def _healed(message: Spoken, reader: _Reader) -> PromptMessage:
@@ -194,7 +206,10 @@ def _plain(part: Part) -> Part:
 
 
 def _paired(talk: Sequence[PromptMessage]) -> Iterator[PromptMessage]:
-    """Every call answered directly after its message, in call order; nothing answered twice."""
+    """Every call answered directly after its message, in call order; nothing answered twice.
+
+    What is in order already comes out as the object that it was.
+    """
     results: defaultdict[str, list[tuple[int, ToolResult]]] = defaultdict(list)
     for place, message in enumerate(talk):
         for part in message.parts if message.role is Role.TOOL else ():
@@ -209,18 +224,31 @@ def _paired(talk: Sequence[PromptMessage]) -> Iterator[PromptMessage]:
                     continue
                 told = tuple(_new(message.parts, called, results, place))
                 if told:
-                    yield replace(message, parts=tuple(part for part, _ in told))
+                    yield _with(message, [part for part, _ in told])
                 if calls := [(p, id_) for p, id_ in told if open_calls([p])]:
-                    found = (
-                        replace(_result(id_, place, results[id_]), call_id=call.call_id)
+                    found = [
+                        _answering(call.call_id, _result(id_, place, results[id_]))
                         for call, id_ in calls
                         if isinstance(call, ToolCall)
-                    )
-                    yield PromptMessage(Role.TOOL, tuple(found))
+                    ]
+                    after = talk[place + 1 : place + 2]
+                    tool = [m for m in after if m.role is Role.TOOL] or [
+                        PromptMessage(Role.TOOL, ())
+                    ]
+                    yield _with(tool[0], found)
             case Role.TOOL:
                 pass  # each result has gone to its call; what is left belongs to none
             case _:
                 yield message
+
+
+def _with(message: PromptMessage, parts: Sequence[Part]) -> PromptMessage:
+    same = len(parts) == len(message.parts) and all(map(is_, parts, message.parts))
+    return message if same else replace(message, parts=tuple(parts))
+
+
+def _answering(call_id: str, result: ToolResult) -> ToolResult:
+    return result if result.call_id == call_id else replace(result, call_id=call_id)
 
 
 def _new(
@@ -250,7 +278,7 @@ def _new(
             number += 1
             fresh = f"{part.call_id}_{number}"
         called.add(fresh)
-        yield replace(part, call_id=fresh), part.call_id
+        yield part if fresh == part.call_id else replace(part, call_id=fresh), part.call_id
 
 
 def _result(call_id: str, place: int, found: Iterable[tuple[int, ToolResult]]) -> ToolResult:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import anyio
 import httpx2
-from anthropic import AnthropicError, APIStatusError, AsyncAnthropic, Stream
+from anthropic import AnthropicError, APIStatusError, AsyncAnthropic, AsyncStream, Stream
 
 from rejoinder.core.failures import FailureKind
 from rejoinder.core.model import LiveItem, ModelRequest, Profile, Progress
@@ -24,6 +24,7 @@ from rejoinder.providers.anthropic_request import body_of
 from rejoinder.providers.anthropic_stream import Answer
 from rejoinder.providers.details import clean
 from rejoinder.providers.errors import BrokenStreamError, ProviderError, classify, failure
+from rejoinder.providers.http_transport import http_client
 
 # The silence limit of the stream is the real one; this is for a dead line without one.
 TIMEOUT = httpx2.Timeout(900.0, connect=10.0)
@@ -72,17 +73,21 @@ class AnthropicProvider:
         if client is not None:
             await client.close()
 
-    def _response(self, request: ModelRequest) -> "_Response":
+    def _response(
+        self, request: ModelRequest
+    ) -> contextlib.AbstractAsyncContextManager[httpx2.Response]:
         body = body_of(request, self.profile(request.model))
         betas = request.options.extra.get("betas")
         headers = {"anthropic-beta": ",".join(map(str, betas))} if isinstance(betas, list) else {}
-        return _Response(self._connected(), body, headers)
+        return _asked(self._connected(), body, headers)
 
     def _connected(self) -> AsyncAnthropic:
         if self._client is None:
-            made = {"max_retries": 0, "timeout": TIMEOUT, "open_telemetry": False, **self._options}
+            made = {"max_retries": 0, "timeout": TIMEOUT, "open_telemetry": False}
+            if "http_client" not in self._options:
+                made["http_client"] = http_client()
             try:
-                client = AsyncAnthropic(**cast("Any", made))
+                client = AsyncAnthropic(**cast("Any", {**made, **self._options}))
             except AnthropicError as error:  # credentials that cannot be read
                 raise _without_key(clean(str(error))) from error
             if not _has_credentials(client):
@@ -91,42 +96,42 @@ class AnthropicProvider:
         return self._client
 
 
-class _Response:
-    """The HTTP response to one request, closed on the way out."""
+@contextlib.asynccontextmanager
+async def _asked(
+    client: AsyncAnthropic, body: bytes, headers: Mapping[str, str]
+) -> AsyncIterator[httpx2.Response]:
+    """The HTTP response to one request, closed on the way out.
 
-    def __init__(
-        self, client: AsyncAnthropic, body: dict[str, Json], headers: Mapping[str, str]
-    ) -> None:
-        # Named arguments of the SDK may lag behind the API, `extra_body` does not. And the SDK
-        # looks at every message in them, which takes longer than to send it.
-        self._opening = client.messages.with_streaming_response.create(
-            model=cast("Any", body["model"]),
-            max_tokens=cast("Any", body["max_tokens"]),
-            messages=(),
+    The SDK's `messages.create` would look at every message, twice, and write the JSON itself, which
+    takes longer than to send it; and its named arguments may lag behind the API.
+    """
+    response = cast(
+        "httpx2.Response",
+        await client.post(
+            "/v1/messages",
+            cast_to=httpx2.Response,
+            content=body,
+            options={"headers": dict(headers)},
             stream=True,
-            extra_body=body,
-            extra_headers=dict(headers),
-        )
-
-    async def __aenter__(self) -> httpx2.Response:
-        response = (await self._opening.__aenter__()).http_response
+            stream_cls=AsyncStream[object],
+        ),
+    )
+    try:
         kind = response.headers.get("content-type", "")
-        if "event-stream" in kind or "json" in kind or not kind:
-            return response
-        await self._opening.__aexit__(None, None, None)
-        raise ProviderError(
-            failure(
-                FailureKind.CONFIG,
-                NAME,
-                message=NO_STREAM,
-                detail=f"content-type: {kind}",
-                status_code=response.status_code,
-                request_id=response.headers.get("request-id"),
+        if "event-stream" not in kind and "json" not in kind and kind:
+            raise ProviderError(
+                failure(
+                    FailureKind.CONFIG,
+                    NAME,
+                    message=NO_STREAM,
+                    detail=f"content-type: {kind}",
+                    status_code=response.status_code,
+                    request_id=response.headers.get("request-id"),
+                )
             )
-        )
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._opening.__aexit__(*cast("Any", exc))
+        yield response
+    finally:
+        await response.aclose()
 
 
 async def _events(response: httpx2.Response) -> AsyncIterator[Mapping[str, Json]]:

@@ -1,44 +1,40 @@
 """A `ModelRequest` as the body that the Messages API takes.
 
-The prompt comes valid from `rejoinder/core/prompt.py`; here it gets what this API wants beyond
-that: roles in turns, results before words, no dangling call of a server's tool, no thinking at the
-end of a message. The same request always gives the same body, so that prompts can be cached.
+The prompt comes valid from `rejoinder/core/prompt.py` and is put into turns by
+`anthropic_turns.py`; here is all that stands beside them: system, tools, and how to answer. The
+same request always gives the same body, so that prompts can be cached.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
 
 from rejoinder.core.messages import Role
 from rejoinder.core.model import ModelRequest, Options, Profile, PromptMessage, ToolSpec
 from rejoinder.core.parts import Json
-from rejoinder.providers.anthropic_blocks import THINKING, Block, block_of, wire_name
+from rejoinder.providers.anthropic_blocks import THINKING, Block, wire_name
+from rejoinder.providers.anthropic_turns import Said, conversation, marked, turns_sent, value_sent
 
 DEFAULT_MAX_TOKENS = 32_000
 LEAST_BUDGET = 1024
-EPHEMERAL: Mapping[str, Json] = {"type": "ephemeral"}
-Turn: TypeAlias = tuple[str, list[Block]]
 
-_BEARS_MARK = frozenset(
-    {"text", "image", "document", "search_result", "tool_use", "tool_result"}
-    | {"server_tool_use", "web_search_tool_result", "web_fetch_tool_result"}
-)
 _OURS = frozenset({"model", "messages", "system", "stream", "tools", "betas"})
 
 
-def body_of(request: ModelRequest, profile: Profile) -> dict[str, Json]:
-    """The body, without `stream`."""
+def body_of(request: ModelRequest, profile: Profile) -> bytes:
+    """The body, as JSON."""
+    said = conversation(request.messages)
+    beside = value_sent(_beside(request, profile, said))
+    return b'%b,"messages":%b}' % (beside[:-1], turns_sent(said))
+
+
+def _beside(request: ModelRequest, profile: Profile, said: Sequence[Said]) -> dict[str, Json]:
+    """The body without its messages."""
     options = request.options
-    turns = conversation(request.messages)
-    body: dict[str, Json] = {
-        "model": request.model,
-        "max_tokens": options.max_tokens or min(DEFAULT_MAX_TOKENS, profile.max_output_tokens),
-        "messages": [{"role": role, "content": blocks} for role, blocks in turns],
-    }
+    most = options.max_tokens or min(DEFAULT_MAX_TOKENS, profile.max_output_tokens)
+    body: dict[str, Json] = {"model": request.model, "max_tokens": most, "stream": True}
     if system := [*_system(request.messages)]:
         body["system"] = system
-    body |= _tools(request, turns)
-    body |= _ways(options, int(str(body["max_tokens"])), turns)
+    body |= _tools(request, said)
+    body |= _ways(options, most, said)
     for name, value in options.extra.items():
         if name in _OURS:
             continue
@@ -48,136 +44,16 @@ def body_of(request: ModelRequest, profile: Profile) -> dict[str, Json]:
     if not request.tool_use:
         body.pop("tool_choice", None)
         body |= {"tool_choice": {"type": "none"}} if body.get("tools") else {}
-    return body if _is_readable(body) else {n: readable(value) for n, value in body.items()}
-
-
-def conversation(messages: Iterable[PromptMessage]) -> list[Turn]:
-    """The messages after the system's, in turns."""
-    said: list[Turn] = []
-    for message in messages:
-        if message.role is Role.SYSTEM:
-            continue
-        role = "assistant" if message.role is Role.ASSISTANT else "user"
-        said.append((role, _marked(message)))
-    turns = _without_dangling(_merged(said))
-    return _merged(
-        (role, _ended(blocks) if role == "assistant" else blocks) for role, blocks in turns
-    )
-
-
-def _is_readable(body: Mapping[str, Json]) -> bool:
-    """Whether it can be sent as it is: nearly always, and quicker to see than to do."""
-    try:
-        json.dumps(body, ensure_ascii=False).encode()
-    except (TypeError, UnicodeEncodeError):  # a mapping that is no dict, or half a surrogate pair
-        return False
-    return True
-
-
-def readable(value: Json) -> Json:
-    """The same with every text in valid Unicode: a lone surrogate cannot be sent."""
-    if isinstance(value, str):
-        return value if _encodes(value) else value.encode("utf-8", "replace").decode()
-    if isinstance(value, Mapping):
-        return {str(readable(name)): readable(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [readable(each) for each in value]
-    return value
-
-
-def _encodes(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _marked(message: PromptMessage) -> list[Block]:
-    blocks = [block for part in message.parts if (block := block_of(part)) is not None]
-    bearers = [n for n, block in enumerate(blocks) if block.get("type") in _BEARS_MARK]
-    if message.cached and bearers:
-        blocks[bearers[-1]] = {**blocks[bearers[-1]], "cache_control": EPHEMERAL}
-    return blocks
+    return body
 
 
 def _system(messages: Iterable[PromptMessage]) -> Iterator[Block]:
     for message in messages:
         if message.role is Role.SYSTEM:
-            yield from _marked(message)
+            yield from marked(message)
 
 
-def _merged(said: Iterable[Turn]) -> list[Turn]:
-    """One message per turn, without empty ones. Results stand first: they follow their calls."""
-    turns: list[Turn] = []
-    for role, blocks in said:
-        if not blocks:
-            continue
-        if turns and turns[-1][0] == role:
-            turns[-1][1].extend(blocks)
-        else:
-            turns.append((role, [*blocks]))
-    return turns
-
-
-def _ended(blocks: list[Block]) -> list[Block]:
-    """Without thinking at the end: the API refuses it, and nothing followed from it."""
-    last = len(blocks)
-    while last and blocks[last - 1].get("type") in THINKING:
-        last -= 1
-    return blocks[:last]
-
-
-def _without_dangling(turns: list[Turn]) -> list[Turn]:
-    """Without results that have no call, and calls of a server's tool that nobody will answer.
-
-    A call without a result is only legal while the server still owes it: since then nothing but
-    answers, and results of our own tools.
-    """
-    owed_from = len(turns)
-    while owed_from and _goes_on(turns[owed_from - 1]):
-        owed_from -= 1
-    asked: set[Json] = set()
-    answered: set[Json] = set()
-    paired = [(role, [b for b in blocks if _pairs(b, asked, answered)]) for role, blocks in turns]
-    return [
-        (role, [b for b in blocks if place >= owed_from or not _dangles(b, answered)])
-        for place, (role, blocks) in enumerate(paired)
-    ]
-
-
-def _pairs(block: Block, asked: set[Json], answered: set[Json]) -> bool:
-    """Take note of calls and results; False for a result that belongs to no open call."""
-    if _is_server_call(block):
-        asked.add(block.get("id"))
-    elif _is_answer(block):
-        call_id = block.get("tool_use_id")
-        if call_id not in asked or call_id in answered:
-            return False
-        answered.add(call_id)
-    return True
-
-
-def _dangles(block: Block, answered: set[Json]) -> bool:
-    return _is_server_call(block) and block.get("id") not in answered
-
-
-def _goes_on(turn: Turn) -> bool:
-    role, blocks = turn
-    return role == "assistant" or all(block.get("type") == "tool_result" for block in blocks)
-
-
-def _is_server_call(block: Block) -> bool:
-    return str(block.get("type")).endswith("_tool_use")
-
-
-def _is_answer(block: Block) -> bool:
-    return str(block.get("type")).endswith("_tool_result")
-
-
-def _tools(request: ModelRequest, turns: Iterable[Turn]) -> dict[str, Json]:
+def _tools(request: ModelRequest, said: Iterable[Said]) -> dict[str, Json]:
     """The tools in an order that never changes, then the provider's own from `extra`."""
     own = {wire_name(spec.name): spec for spec in request.tools}
     tools: list[Json] = [_tool(name, own[name]) for name in sorted(own)]
@@ -186,7 +62,7 @@ def _tools(request: ModelRequest, turns: Iterable[Turn]) -> dict[str, Json]:
         tools += extra
     if tools:
         return {"tools": tools}
-    used = {str(b["name"]) for _, blocks in turns for b in blocks if b.get("type") == "tool_use"}
+    used = {str(b["name"]) for m in said for b in m.blocks if b.get("type") == "tool_use"}
     if not used:
         return {}
     # A history of calls needs tools to refer to, though none may be used now.
@@ -211,11 +87,11 @@ def _filled(schema: Json) -> Json:
     return [_filled(each) for each in schema] if isinstance(schema, list | tuple) else schema
 
 
-def _ways(options: Options, max_tokens: int, turns: Sequence[Turn]) -> dict[str, Json]:
+def _ways(options: Options, max_tokens: int, said: Sequence[Said]) -> dict[str, Json]:
     """Temperature, thinking and effort, as far as they go together."""
     ways: dict[str, Json] = {}
     thinking = _thinking(options.thinking, max_tokens)
-    if thinking and thinking.get("type") == "enabled" and not _may_think(turns):
+    if thinking and thinking.get("type") == "enabled" and not _may_think(said):
         thinking = None
     if thinking:
         ways["thinking"] = thinking
@@ -244,16 +120,16 @@ def _thinking(wish: Json, max_tokens: int) -> dict[str, Json] | None:
             return None
 
 
-def _may_think(turns: Sequence[Turn]) -> bool:
+def _may_think(said: Sequence[Said]) -> bool:
     """Whether the answer that is being continued began with thinking, or none is.
 
     With a budget the API refuses to go on from results whose turn began without thinking, as it
     does after a change of model.
     """
-    first: list[Block] | None = None
-    for role, blocks in reversed(turns):
-        if role == "assistant":
-            first = blocks
-        elif any(block.get("type") != "tool_result" for block in blocks):
+    first: Said | None = None
+    for message in reversed(said):
+        if message.role == "assistant":
+            first = message
+        elif any(block.get("type") != "tool_result" for block in message.blocks):
             break
-    return first is None or first[0].get("type") in THINKING
+    return first is None or first.blocks[0].get("type") in THINKING
