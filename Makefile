@@ -32,7 +32,7 @@ chat: setup  ## talk to an agent in the terminal (ARGS=CHAT goes on with one)
 	@$(PYTHON_BIN) scripts/chat.py $(ARGS)
 
 test: setup  ## every test, on embedded Postgres and Valkey (ARGS="-k name")
-	@$(PYTHON_BIN) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	@$(PYTHON_BIN) -m pytest -n $(WORKERS) $(ARGS)
 
 check: lint types arch test  ## lint, types, architecture, tests
 

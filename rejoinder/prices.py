@@ -6,13 +6,17 @@ an unknown cost, which is not zero. What a call took is counted in `models/machi
 """
 
 import json
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from fnmatch import fnmatchcase
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import genai_prices
+from genai_prices import types
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from rejoinder.core.errors import Rejected
@@ -46,6 +50,8 @@ class Price(BaseModel):
 
 
 _PRICES = TypeAdapter(dict[str, Price])
+_Tariff: TypeAlias = Callable[[Usage], Decimal | None]
+"""What a usage costs, in dollars, if that is known."""
 
 
 class Prices:
@@ -89,17 +95,84 @@ class Prices:
 
 
 def _by_the_table(model: str, usage: Usage) -> int | None:
-    provider, _, name = model.partition(":")
-    read, write = usage.cache_read_tokens or 0, usage.cache_write_tokens or 0
-    counted = genai_prices.Usage(
-        # The table's input is everything that went in; ours is what no cache had to do with.
-        input_tokens=(usage.input_tokens or 0) + read + write,
-        cache_read_tokens=read,
-        cache_write_tokens=write,
-        output_tokens=usage.output_tokens or 0,
-    )
+    cost = _tariff(model, datetime.now(UTC).date())(usage)
+    return None if cost is None else micros(cost)
+
+
+@lru_cache(maxsize=1000)
+def _tariff(model: str, day: date) -> _Tariff:
+    """What the table says of a model on a day. Asking it anew for each call takes far longer."""
     try:
-        found = genai_prices.calc_price(counted, name, provider_id=provider)
+        found = _found(model, Usage(), datetime.combine(day, time(), UTC))
+    except LookupError:
+        return lambda _: None
+    listed = found.model.prices
+    if isinstance(listed, list) and any(map(_by_the_clock, listed)):
+        return partial(_ask, model)
+    priced = {name: each for name, each in vars(found.model_price).items() if each is not None}
+    tiers = (each.tiers for each in priced.values() if isinstance(each, types.TieredPrices))
+    sizes = sorted({tier.start for each in tiers for tier in each})
+    prices = [_price(priced, size) for size in (0, *(size + 1 for size in sizes))]
+    simple = [each for each in prices if each is not None]
+    return partial(_of, model, sizes, simple) if simple == prices else partial(_ask, model)
+
+
+def _of(model: str, sizes: Sequence[int], prices: Sequence[Price], usage: Usage) -> Decimal | None:
+    """By the price that holds for a prompt of this size."""
+    counts = (usage.input_tokens, usage.output_tokens, usage.cache_read_tokens)
+    if any(count is not None and count < 0 for count in (*counts, usage.cache_write_tokens)):
+        return _ask(model, usage)
+    return prices[bisect_left(sizes, usage.prompt_tokens or 0)].of(usage)
+
+
+def _ask(model: str, usage: Usage) -> Decimal | None:
+    try:
+        return _found(model, usage).total_price
     except (LookupError, ValueError):  # an unknown model, or counts that contradict each other
         return None
-    return micros(found.total_price)
+
+
+def _found(model: str, usage: Usage, at: datetime | None = None) -> types.PriceCalculation:
+    provider, _, name = model.partition(":")
+    counted = genai_prices.Usage(**_counts(usage))
+    return genai_prices.calc_price(counted, name, provider_id=provider, genai_request_timestamp=at)
+
+
+def _counts(usage: Usage) -> dict[str, int]:
+    read, write = usage.cache_read_tokens or 0, usage.cache_write_tokens or 0
+    return {
+        # The table's input is everything that went in; ours is what no cache had to do with.
+        "input_tokens": (usage.input_tokens or 0) + read + write,
+        "cache_read_tokens": read,
+        "cache_write_tokens": write,
+        "output_tokens": usage.output_tokens or 0,
+    }
+
+
+def _by_the_clock(price: types.ConditionalPrice) -> bool:
+    return not isinstance(price.constraint, types.StartDateConstraint | None)
+
+
+def _price(priced: Mapping[str, Decimal | types.TieredPrices], size: int) -> Price | None:
+    """The price per token in prompts of this size; None if it is not made of tokens alone."""
+    flat = types.ModelPrice(**{name: _at(each, size) for name, each in priced.items()})
+
+    def ask(**tokens: int) -> Decimal:
+        counted = genai_prices.Usage(**_counts(Usage(**tokens)))
+        return flat.calc_price(counted)["total_price"]
+
+    kinds = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+    try:
+        each = [ask(**{kind: MILLION}) for kind in kinds]
+        if ask() or ask(**dict.fromkeys(kinds, MILLION)) != sum(each):
+            return None
+    except ValueError:  # it is paid by something that we do not count
+        return None
+    return Price(input=each[0], output=each[1], cache_read=each[2], cache_write=each[3])
+
+
+def _at(price: Decimal | types.TieredPrices, size: int) -> Decimal:
+    if isinstance(price, Decimal):
+        return price
+    begun = (tier.price for tier in reversed(price.tiers) if size > tier.start)
+    return next(begun, price.base)

@@ -22,7 +22,7 @@ from rejoinder.core.compaction import (
     too_long,
 )
 from rejoinder.core.decide import Compact, Policy, TooLong
-from rejoinder.core.effects import Cause
+from rejoinder.core.effects import Cause, EventKind
 from rejoinder.core.errors import Rejected, StopRequested
 from rejoinder.core.estimate import message_tokens, prompt_tokens, tools_tokens
 from rejoinder.core.failures import FailureKind
@@ -46,7 +46,7 @@ from tasks import budget
 from tasks.generate import consume
 from tasks.held import Held
 
-EVENT = "compaction"
+EVENT = EventKind.COMPACTION
 EMPTY = Failure("generic", "The model wrote no summary.", retryable=True)
 REFUSED = Failure("content_filter", "The model declined to write a summary.")
 SUMMARY_TOKENS = 16_000
@@ -118,14 +118,14 @@ def _compact(held: Held, loaded: Loaded) -> None:
         marker = replace(
             _marker(writer, reply, source, before, time.monotonic() - began), cost_micros=cost
         )
-        stored = boundary(summary, history, writer.profile.context_limit, marker)
+        told: dict[str, Json] = {"source": source, "tokens_before": before}
+        stored = boundary(summary, history, writer.profile.context_limit, marker, told)
         held.write(machine.store_compaction, stored)
     except (Cancelled, StopRequested, ProviderError) as why:
         if not (isinstance(why, Cancelled) and why.cause is Cause.LEASE_LOST):
             message = why.failure.message if isinstance(why, ProviderError) else "It was stopped."
             held.tell(EVENT, state="failed", source=source, message=message)
         raise
-    held.tell(EVENT, state="finished", source=source, tokens_before=before)
 
 
 def _writer(held: Held, loaded: Loaded) -> _Writer:

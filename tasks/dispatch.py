@@ -104,6 +104,9 @@ def send(runtime: Runtime, call: Send) -> None:
         if not call.again:  # else a sweep sends it, in a process that knows the tool
             _safely(answer, runtime, call, UNKNOWN_TOOL, is_error=True)
         return
+    started = {"call_id": call.call_id, "name": call.name, "state": "started"}
+    _safely(runtime.events.add, call.chat_id, "tool", started)
+    runtime.events.hurry()  # whoever takes the answer tells that it is finished
     whose = {"chat_id": str(call.chat_id), "call_id": call.call_id, "external_id": call.external_id}
     if _safely(
         app.send_task,
@@ -116,8 +119,6 @@ def send(runtime: Runtime, call: Send) -> None:
         link=_callback(whose),
         link_error=_callback({**whose, "failed": True}),
     ):
-        started = {"call_id": call.call_id, "name": call.name, "state": "started"}
-        _safely(runtime.events.add, call.chat_id, "tool", started)
         _safely(claims.sent, runtime.engine, call.chat_id, call.external_id)
     elif not call.again:
         _safely(answer, runtime, call, NOT_SENT, is_error=True)

@@ -20,11 +20,13 @@ import redis
 from sqlalchemy import NullPool, create_engine, make_url, text
 
 from rejoinder import embedded
+from tests.stages import Stages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import Connection, Engine
+    from xdist.remote import Producer
 
 TESTS = Path(__file__).parent
 TIERS = ("unit", "integration", "scenarios", "arch")
@@ -51,14 +53,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 f"{item.path} is in no tier: move it to tests/{{{','.join(TIERS)}}}/"
             )
         item.add_marker(tier)
-        if tier == "scenarios":
-            item.add_marker(pytest.mark.xdist_group(_stage_of(item)))
 
 
-def _stage_of(item: pytest.Item) -> str:
-    """Tests that share a fleet, which takes seconds to start, run in the same process."""
-    pool = next((pool for pool in ("threads", "prefork") if pool in item.name), "")
-    return f"{item.path.stem} {pool}"
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Stages | None:
+    ours = config.getoption("dist") in ("load", "loadgroup")
+    return Stages(config, log) if ours else None
 
 
 @pytest.fixture(autouse=True)

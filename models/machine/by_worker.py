@@ -89,6 +89,8 @@ def store_compaction(tx: Session, fence: Fence, compaction: Compaction) -> Effec
     history.append(change, compaction.summary)
     history.append(change, compaction.marker)
     history.count(change, compaction.marker)
+    done = {**compaction.told, "state": "finished"}
+    change.events.append(Event(EventKind.COMPACTION, done))  # before the next step tells anything
     change.chat.crashes = 0
     turn = tx.get_one(Turn, change.chat.turn_id)
     if turn.kind is TurnKind.COMPACTION:

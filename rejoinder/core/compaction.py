@@ -3,7 +3,7 @@
 `decide` says when, `tasks/compact.py` does it, `models/machine` stores it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from rejoinder.core.decide import Entry, TooLong, is_complete
@@ -80,13 +80,17 @@ def asks_for_summary(messages: Sequence[PromptMessage]) -> bool:
 
 
 def boundary(
-    summary: str, history: Sequence[Entry], context_limit: int, marker: NewMessage
+    summary: str,
+    history: Sequence[Entry],
+    context_limit: int,
+    marker: NewMessage,
+    told: Mapping[str, Json],
 ) -> Compaction:
     """What is stored: the summary with the user's newest words for the model, and the marker."""
     carried = _carried(history, min(MOST_CARRIED, context_limit // 3))
     parts = (Text(f"{BEFORE}\n\n{summary.strip()}"), *carried)
     message = NewMessage(Role.USER, parts, Visibility.MODEL, compressed=True)
-    return Compaction(message, marker)
+    return Compaction(message, marker, told)
 
 
 def marker_parts(source: Source, tokens_before: int | None) -> tuple[Part, ...]:

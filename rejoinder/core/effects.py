@@ -23,6 +23,7 @@ class EventKind(StrEnum):
     QUEUE = "queue"
     RETRY = "retry"
     ACTION_REQUIRED = "action_required"
+    COMPACTION = "compaction"
     ERROR = "error"
     HISTORY_RESET = "history_reset"
     TITLE = "title"

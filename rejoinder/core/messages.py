@@ -217,6 +217,8 @@ class Compaction:
 
     summary: NewMessage
     marker: NewMessage
+    told: Mapping[str, Json] = field(default_factory=dict)
+    """What readers hear of it besides, once it is stored."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ seen: list[str] = []
 
 
 @pytest.mark.parametrize("time", ["first", "second"])
-@pytest.mark.xdist_group("isolation")
 def test_what_one_test_writes_no_other_test_sees(
     time: str, engine: Engine, redis_space: RedisSpace
 ) -> None:

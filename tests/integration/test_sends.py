@@ -4,7 +4,7 @@ The broker and the result backend are replaced here by ones that fail on purpose
 together for real is in tests/scenarios/test_other_apps.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from celery import states
 
 from models import claims, machine, outside
 from models.engine import transaction
+from rejoinder import streams
 from rejoinder.core.effects import Effects, Send
 from rejoinder.core.messages import CallPlan
 from rejoinder.core.settings import Settings
@@ -48,11 +49,13 @@ class Broker:
         self.away = self.broken = False
         self.asked = 0
         self.sent: list[dict[str, Any]] = []
+        self.before: Callable[[], None] = lambda: None
         self.stored: dict[str, dict[str, Any]] = {}
 
     def send_task(self, name: str, **options: Any) -> None:
         if self.away:
             raise ConnectionError("the broker is away")
+        self.before()
         self.sent.append({"name": name, **options})
 
     def get_task_meta(self, task_id: str, *, cache: bool) -> dict[str, Any]:
@@ -135,6 +138,19 @@ def test_a_call_is_sent_with_its_own_task_id_and_noted(
         assert link.kwargs.get("failed") == failed
         assert link.kwargs["external_id"] == planned.external_id
     assert marked(world) == [True]
+
+
+def test_readers_hear_of_a_call_before_anybody_can_answer_it(
+    world: World, runtime: Runtime, broker: Broker
+) -> None:
+    subject, effects = ask(world, ONCE)
+    name = streams.key_of(runtime.settings.redis_prefix, subject.id)
+    told: list[streams.StreamEvent] = []
+    broker.before = lambda: told.extend(streams.backwards(runtime.redis, name))
+    dispatch.publish(runtime, effects)
+    newest = told[0]
+    assert (newest.kind, newest.data["state"]) == ("tool", "started")
+    assert len([*streams.backwards(runtime.redis, name)]) == len(told), "and only once"
 
 
 def test_two_calls_have_two_task_ids(world: World, runtime: Runtime, broker: Broker) -> None:

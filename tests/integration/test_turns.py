@@ -202,6 +202,8 @@ def test_a_compaction_in_a_turn_lets_the_turn_go_on(world: World) -> None:
     effects = world.do(machine.store_compaction, subject.held, SUMMARY)
     assert (effects.status, effects.turn_id, effects.ended) == (Status.PENDING, turn_id, ())
     assert turn(world, turn_id)["steps"] == 0, "a compaction is no step of the answer"
+    kinds = [event.kind for event in effects.events]
+    assert kinds == ["message", "message", "compaction", "status"], "told before the next step is"
 
 
 @pytest.mark.parametrize("queued", [0, 2])

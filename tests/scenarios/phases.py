@@ -103,13 +103,15 @@ class RowLock:
     def take(self, chat_id: str) -> None:
         self._cursor.execute("SELECT 1 FROM rejoinder.chats WHERE id = %s FOR UPDATE", [chat_id])
 
-    def somebody_waits(self) -> bool:
+    def waiting(self) -> int:
+        """How many wait for it, or behind somebody who does."""
+        self._cursor.execute("SELECT pg_stat_clear_snapshot()")  # or nobody new is ever seen
         self._cursor.execute(
             "SELECT count(*) FROM pg_stat_activity"
-            " WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )
         (count,) = self._cursor.fetchone() or (0,)
-        return bool(count)
+        return int(count)
 
     def release(self) -> None:
         with suppress(psycopg2.Error):
@@ -151,7 +153,7 @@ def bring_about(cast: Cast, consume: Callable[..., None]) -> None:
     cast.lock.take(cast.turns[Phase.COMMITTING].chat_id)
     wait_until(lambda: cast.row(Phase.RETRY)["run_after"] is not None, 30)
     _wait_for_words(cast)
-    wait_until(cast.lock.somebody_waits, 30)
+    wait_until(cast.lock.waiting, 30)
     consume(begin=False)
     start(Phase.BETWEEN, {"text": "At last."})
 

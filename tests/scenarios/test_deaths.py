@@ -115,7 +115,7 @@ def test_a_worker_that_was_stopped_past_its_lease_changes_nothing_when_it_goes_o
         on.client.send_message(commits.chat_id, "And?", when_busy="queue")
         lock.take(commits.chat_id)
         wait_until(lambda: on.noted("sync") and on.noted("async") and on.live(talks), 30)
-        wait_until(lock.somebody_waits, 30)
+        wait_until(lock.waiting, 30)
         try:
             os.killpg(zombie.pid, signal.SIGSTOP)
             lock.release()  # the commit goes on as far as it can without its worker

@@ -21,6 +21,7 @@ from sqlalchemy import text
 from models.engine import make_engine
 from rejoinder import embedded
 from rejoinder.client import Client
+from rejoinder.core.limits import LOCK_TIMEOUT_MS
 from scripts.fleet import Fleet, Member, environment
 from tests.chats import World
 from tests.integration.invariants import assert_invariants
@@ -34,6 +35,7 @@ SETTINGS = {
     "REJOINDER_DRAIN_SECONDS": "0.5",
 }
 EXIT_SECONDS = 20.0
+MOMENT = 0.3
 OUTSIDE = (Phase.PARKED, Phase.SLEEPING)
 OWNED = (Phase.STREAMING, Phase.SYNC_TOOL, Phase.ASYNC_TOOL, Phase.COMMITTING)
 
@@ -47,6 +49,11 @@ class Cause:
     means: str
     """`interrupt`, `hand back` (the worker goes), `crash`, or `edit`."""
     env: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a row that is locked, the commit included, once the news is there."""
+        return 2 if self.means in ("interrupt", "edit") else 0
 
 
 def interrupt(cast: Cast, _victim: Member) -> None:
@@ -220,7 +227,7 @@ def seen(
         _consume(cast, victim, begin=False)
         bring_about(cast, partial(_consume, cast, victim))
         cause.bring(cast, victim)
-        _let_go(cast)
+        _let_go(cast, cause)
         if cause.means == "interrupt":
             _settle(cast, cause)
         _consume(cast, next_one, begin=True)
@@ -246,9 +253,19 @@ def _consume(cast: Cast, worker: Member, *, begin: bool) -> None:
     wait_until(heard, 30, f"an answer of {name}")
 
 
-def _let_go(cast: Cast) -> None:
-    """Let whoever was held up at the commit go on, once the news has had its chance."""
-    time.sleep(0.3)
+def _let_go(cast: Cast, cause: Cause) -> None:
+    """Let whoever was held up at the commit go on, once the news has had its chance.
+
+    News that changes the row waits behind the commit by then: whoever comes at the moment of the
+    release may be served first.
+    """
+
+    def no_more_come() -> bool:
+        waiting = cast.lock.waiting()
+        time.sleep(MOMENT)
+        return waiting >= cause.waiting and cast.lock.waiting() <= waiting
+
+    wait_until(no_more_come, LOCK_TIMEOUT_MS / 2000, "the news, behind the commit")
     cast.lock.release()
 
 

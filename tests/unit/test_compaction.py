@@ -33,7 +33,7 @@ RESULT = Entry(3, Role.TOOL, (ToolResult("c", "ok"),))
 
 
 def stored(*history: Entry, limit: int = 200_000) -> NewMessage:
-    compaction = boundary(" We did things. ", history, limit, MARKER)
+    compaction = boundary(" We did things. ", history, limit, MARKER, {})
     assert compaction.marker is MARKER
     return compaction.summary
 

@@ -226,7 +226,8 @@ def record(state: State) -> Outcome:
 
 def store_compaction(state: State) -> Outcome:
     history = ("user: summary", "assistant: compacted")
-    return runnable(state, history=history, calls=(), attempt=0, crashes=0)
+    also = (EventKind.COMPACTION,)
+    return runnable(state, history=history, calls=(), attempt=0, crashes=0, also=also)
 
 
 def finish_turn(state: State) -> Outcome:

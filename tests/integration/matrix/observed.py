@@ -303,6 +303,8 @@ def _check_events(  # noqa: C901  # one case per kind
             case EventKind.ACTION_REQUIRED:
                 assert event.data["kind"] == after.chat["action"]
                 _check_asked(event.data)
+            case EventKind.COMPACTION:
+                assert event.data == {"state": "finished", "source": "automatic"}
             case EventKind.TITLE:
                 assert event.data["title"] == after.chat["title"] == "A name"
             case EventKind.BUDGET:

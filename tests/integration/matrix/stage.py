@@ -45,6 +45,7 @@ LIMIT = {"error": "overloaded"}
 SUMMARY = Compaction(
     NewMessage(Role.USER, words("summary"), Visibility.MODEL, compressed=True),
     NewMessage(Role.ASSISTANT, words("compacted"), Visibility.USER, compressed=True),
+    {"source": "automatic"},
 )
 # These cannot happen, or say nothing, while calls are open.
 WITHOUT_CALLS = {
