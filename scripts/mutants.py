@@ -206,8 +206,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the leaving keep what they had kept",
         "tasks/runtime.py",
-        "        self._hand_back_kept()\n        self._look.set()",
-        "        self._look.set()",
+        "(Cause.SHUTDOWN)\n        self._hand_back_kept()",
+        "(Cause.SHUTDOWN)",
         ("tests/integration/test_keeping.py",),
     ),
     Mutant(
