@@ -25,14 +25,8 @@ class Kept(Generic[T]):
 
     def keep(self, of: object, made: T) -> T:
         """Keep it until the object is gone."""
-        key = id(of)
-
-        def forget(gone: weakref.ref[object]) -> None:
-            found = self._made.get(key)
-            if found is not None and found[0] is gone:  # the number may be another's by now
-                del self._made[key]
-
-        self._made[key] = (weakref.ref(of, forget), made)
+        key = id(of)  # nobody else's before it is forgotten
+        self._made[key] = (weakref.ref(of, lambda _: self._made.pop(key, None)), made)
         return made
 
     def __len__(self) -> int:

@@ -30,6 +30,8 @@ from rejoinder.providers.http_transport import http_client
 TIMEOUT = httpx2.Timeout(900.0, connect=10.0)
 DRAIN_SECONDS = 1.0
 NO_KEY = "There is no API key for Anthropic: set ANTHROPIC_API_KEY for the workers."
+_NOTHING = (Progress(),)
+_decode = json.JSONDecoder().decode
 NO_STREAM = "Anthropic answered with something else than a stream: check ANTHROPIC_BASE_URL."
 
 
@@ -55,15 +57,17 @@ class AnthropicProvider:
             async with self._response(request) as response:
                 request_id = response.headers.get("request-id")
                 answer = Answer(names, request_id)
-                events = _events(response)
-                async for event in events:
-                    items = [*answer.take(event)]
-                    for item in items or (Progress(),):
-                        yield item
+                chunks = _events(response)
+                async for events in chunks:
+                    for event in events:
+                        for item in answer.take(event) or _NOTHING:
+                            yield item
+                        if answer.ended:
+                            break
                     if answer.ended:
                         break
                 answer.require_end()
-                await _drain(events)
+                await _drain(chunks)
         except Exception as error:
             raise classify(error, NAME, request_id=request_id) from error
 
@@ -134,22 +138,23 @@ async def _asked(
         await response.aclose()
 
 
-async def _events(response: httpx2.Response) -> AsyncIterator[Mapping[str, Json]]:
-    """The events, as JSON. A JSON body instead of a stream is an answer in one event."""
+async def _events(response: httpx2.Response) -> AsyncIterator[Iterator[Mapping[str, Json]]]:
+    """The events, as JSON, those together that came together.
+
+    A JSON body instead of a stream is an answer in one event.
+    """
     if "json" in response.headers.get("content-type", ""):
         message = _parsed(await response.aread(), response)
-        yield {"type": "message_start", "message": message}
-        yield {"type": "message_stop"}
+        yield iter([{"type": "message_start", "message": message}, {"type": "message_stop"}])
         return
     rest = b""
     async for chunk in response.aiter_bytes():
         whole, blank, rest = (rest + chunk).rpartition(b"\n\n")
         if b"\r" in rest or b"\r" in whole:  # other ends of lines, or part of one
             whole, rest = _whole_events(whole + blank + rest)
-        for data in _data(whole):
-            yield _parsed(data, response)
-    for data in _data(rest):  # some servers leave out the blank line after the last event
-        yield _parsed(data, response)
+        yield (_parsed(data, response) for data in _data(whole))
+    # Some servers leave out the blank line after the last event.
+    yield (_parsed(data, response) for data in _data(rest))
 
 
 def _whole_events(received: bytes) -> tuple[bytes, bytes]:
@@ -195,7 +200,7 @@ async def _drain(events: AsyncIterator[object]) -> None:
 
 def _parsed(data: str | bytes, response: httpx2.Response) -> Mapping[str, Json]:
     try:
-        found = json.loads(data)
+        found = _decode(data if isinstance(data, str) else data.decode("utf-8", "surrogatepass"))
     except ValueError as error:
         raise BrokenStreamError("an event is not complete") from error
     if not isinstance(found, Mapping):

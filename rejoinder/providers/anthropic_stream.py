@@ -70,10 +70,11 @@ class Answer:
         self._usage: dict[str, Json] = {}
         self.ended = False
 
-    def take(self, event: Mapping[str, Json]) -> Iterator[StreamItem]:
+    def take(self, event: Mapping[str, Json]) -> list[StreamItem]:
         """Take one event; what does not fit the protocol breaks the stream."""
         try:
-            yield from self._take(event)
+            words = self._words(event)
+            return [*self._take(event)] if words is None else words
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BrokenStreamError(f"an event does not fit: {error!r}") from error
 
@@ -81,6 +82,18 @@ class Answer:
         """Refuse to call this an answer unless the API has ended it."""
         if not self.ended:
             raise BrokenStreamError("the stream ended without its last event")
+
+    def _words(self, event: Mapping[str, Json]) -> list[StreamItem] | None:
+        """More words, which is what nearly all events are; None: something else."""
+        delta = event.get("delta")
+        if type(delta) is not dict or delta.get("type") != "text_delta":
+            return None
+        text = delta.get("text")
+        if type(text) is not str or event.get("type") != "content_block_delta":
+            return None
+        place = self._places[event["index"]]
+        self._blocks[place].words.append(text)
+        return [TextDelta(place, text)] if text else []
 
     def _take(self, event: Mapping[str, Json]) -> Iterator[StreamItem]:
         match event:

@@ -9,9 +9,11 @@ socket options; behind a proxy that client does everything itself.
 import asyncio
 import socket
 import ssl
+import sys
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator
 from functools import cached_property
+from math import inf
 from typing import TypeAlias
 from urllib.request import getproxies
 
@@ -39,10 +41,10 @@ class Transport(httpx2.AsyncBaseTransport):
 
     def __init__(self, limits: httpx2.Limits) -> None:
         """Connect to nothing yet."""
-        self._most = limits.max_connections or 1000
-        self._most_idle = limits.max_keepalive_connections or 0
-        self._expiry = limits.keepalive_expiry or 0.0
-        self._slots = asyncio.Semaphore(self._most)
+        most, idle = limits.max_connections, limits.max_keepalive_connections
+        self._slots = asyncio.Semaphore(sys.maxsize if most is None else most)
+        self._most_idle = inf if idle is None else idle
+        self._expiry = inf if limits.keepalive_expiry is None else limits.keepalive_expiry
         self._idle: defaultdict[Place, deque[Connection]] = defaultdict(deque)
         self._open: set[Connection] = set()
 

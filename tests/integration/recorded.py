@@ -24,9 +24,6 @@ STREAMS = Path(__file__).parents[2].parent / "shared" / "streams"
 needs_recordings = pytest.mark.skipif(
     not (STREAMS / "replay.py").exists(), reason="the recorded streams are not at hand"
 )
-# Old recordings are of models that the SDK warns about.
-old_models = pytest.mark.filterwarnings("ignore:The model .* is deprecated:DeprecationWarning")
-
 # The replay server leaves closing its files to the garbage collector.
 open_files = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 

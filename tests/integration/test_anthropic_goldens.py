@@ -19,7 +19,6 @@ from rejoinder.testing.conformance import check_answer, collect
 from tests.integration.recorded import (
     goldens,
     needs_recordings,
-    old_models,
     open_files,
     replaying,
     user_parts,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from anyio.from_thread import BlockingPortal
 
-pytestmark = [needs_recordings, old_models, open_files]
+pytestmark = [needs_recordings, open_files]
 
 # Named by us, or added by the replaying client itself.
 NOT_EXTRA = {"model", "max_tokens", "messages", "system", "tools", "thinking", "temperature"}

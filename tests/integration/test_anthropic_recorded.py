@@ -18,7 +18,6 @@ from tests.integration.recorded import (
     asking,
     ids,
     needs_recordings,
-    old_models,
     open_files,
     recording,
     replay,
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from rejoinder.core.model import Reply, StreamItem
     from rejoinder.providers.errors import ProviderError
 
-pytestmark = [needs_recordings, old_models, open_files]
+pytestmark = [needs_recordings, open_files]
 
 CUTS = {"max_tokens", "model_context_window_exceeded", "refusal"}
 
