@@ -12,12 +12,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import UUID
 
 import redis
 
+from rejoinder.batches import RENEW_SECONDS, Batches
 from rejoinder.core.parts import Json
 
 log = logging.getLogger(__name__)
@@ -27,9 +29,6 @@ BATCH_SECONDS = 0.04
 URGENT_SECONDS = 0.015
 """How long even the urgent ones are collected, if something was sent just before."""
 HURRY_SECONDS = 0.1
-MAX_EVENTS = 10_000
-"""Per chat, roughly; older ones are cut off."""
-EXPIRE_SECONDS = 24 * 3600
 MAX_WAITING = 50_000
 """Events held back while Redis is away; beyond that the oldest are dropped."""
 ANSWER_SECONDS = 2.0
@@ -39,8 +38,11 @@ LIVE = frozenset({"part", "compaction"})
 """Events that may hold deltas of a text, to be joined."""
 
 
-Sent: TypeAlias = tuple[UUID, str, dict[str, Json]]
+Sent: TypeAlias = tuple[UUID, str, Mapping[str, Json]]
 """An event on its way: whose, of which kind, and what it says."""
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_NOBODY, _URGENT, _ALL = range(3)
+"""Whom the writing thread listens to."""
 
 
 @dataclass(frozen=True)
@@ -58,45 +60,53 @@ def key_of(prefix: str, chat_id: UUID | str) -> str:
 
 
 class EventWriter:
-    """Sends events in the order they were added, in batches, from a thread of its own."""
+    """Sends events in the order they were added, in batches, from a thread of its own.
+
+    Whoever adds wakes that thread only if it waits for something: while it sends, and for a moment
+    after, everybody just leaves what is to be told.
+    """
 
     def __init__(self, client: "redis.Redis", prefix: str) -> None:
         """Start the thread with the first event."""
-        self._client = client
+        self._batches = Batches(client)
         self._prefix = prefix
-        self._waiting: deque[Sent] = deque(maxlen=MAX_WAITING)
+        self._waiting: deque[Sent | threading.Event] = deque(maxlen=MAX_WAITING)
+        """Events, and among them who wants to know that all before are sent."""
         self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._urgent = threading.Event()
+        self._bell = threading.Event()
+        self._heeds = _NOBODY
+        self._urgent = False
         self._hurried = threading.Event()
-        self._idle = threading.Event()
-        self._idle.set()
         self._sending = threading.Lock()
         self._closed = False
         self._sent_at = -URGENT_SECONDS
         self._thread: threading.Thread | None = None
 
     def add(self, chat_id: UUID, kind: str, data: Mapping[str, Json], *, now: bool = True) -> None:
-        """Add an event; `now` sends it (and all before it) without waiting for the batch."""
-        self._waiting.append((chat_id, kind, dict(data)))
-        self._idle.clear()
+        """Add an event; `now` sends it (and all before it) without waiting for the batch.
+
+        The data is the writer's from here on: nobody may change it.
+        """
+        self._waiting.append((chat_id, kind, data))
+        if now:
+            self._urgent = True
+        if self._heeds >= (_URGENT if now else _ALL) and not self._bell.is_set():
+            self._bell.set()
         if self._thread is None:
             self._start()
-        if not self._wake.is_set():
-            self._wake.set()
-        if now and not self._urgent.is_set():
-            self._urgent.set()
 
     def hurry(self, seconds: float = HURRY_SECONDS) -> None:
         """Have what is waiting sent now, before others, in other processes, have more to tell.
 
         Waits for it a little; if Redis does not answer, the order is not worth more.
         """
-        if self._idle.is_set():
+        if not self._waiting and not self._sending.locked():
             return  # or the next ones, which nobody waits for, would be hurried
+        sent = threading.Event()
+        self._waiting.append(sent)
         self._hurried.set()
-        self._urgent.set()
-        self._idle.wait(seconds)
+        self._bell.set()
+        sent.wait(seconds)
 
     def _start(self) -> None:
         with self._lock:
@@ -107,71 +117,86 @@ class EventWriter:
     def flush(self) -> None:
         """Send what is waiting, now, from this thread."""
         with self._sending:
-            batch = self._take()
-            if batch:
-                self._send(batch)
-            if not self._waiting:
-                self._idle.set()
+            self._urgent = False
+            batch, listeners = self._take()
+            self._send(batch)
+            for listener in listeners:
+                listener.set()
 
     def close(self) -> None:
         """Send the rest and end the thread."""
         self._closed = True
-        self._wake.set()
-        self.hurry(0)
+        self._hurried.set()
+        self._bell.set()
         if self._thread is not None:
             self._thread.join(timeout=2)
         self.flush()
+        with suppress(redis.RedisError):
+            self._batches.close()
 
     def _run(self) -> None:
         while not self._closed:
-            self._wake.wait()
-            self._urgent.wait(BATCH_SECONDS)
             self._hurried.wait(self._sent_at + URGENT_SECONDS - time.monotonic())
-            self._wake.clear()
-            self._urgent.clear()
+            if not self._waiting:
+                self._listen(_ALL, RENEW_SECONDS)
+            if self._waiting and not self._urgent:
+                self._listen(_URGENT, BATCH_SECONDS)
             self._hurried.clear()
             self.flush()
             self._sent_at = time.monotonic()
 
-    def _take(self) -> list[Sent]:
-        taken = (self._waiting.popleft() for _ in range(len(self._waiting)))
-        return coalesce([*taken])
+    def _listen(self, heeds: int, seconds: float) -> None:
+        """Wait until somebody adds what is heeded here; what came just before counts, too."""
+        self._heeds = heeds
+        if not (self._urgent or self._hurried.is_set() or (heeds == _ALL and self._waiting)):
+            self._bell.wait(seconds)
+        self._heeds = _NOBODY
+        self._bell.clear()
+
+    def _take(self) -> tuple[list[Sent], list[threading.Event]]:
+        taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        events = [each for each in taken if not isinstance(each, threading.Event)]
+        return coalesce(events), [each for each in taken if isinstance(each, threading.Event)]
 
     def _send(self, batch: list[Sent]) -> None:
-        pipe = self._client.pipeline(transaction=False)
-        for chat_id, kind, data in batch:
-            name = key_of(self._prefix, chat_id)
-            body = json.dumps([kind, data], separators=(",", ":"))
-            pipe.xadd(name, {"e": body}, maxlen=MAX_EVENTS, approximate=True)
-        for name in {key_of(self._prefix, chat_id) for chat_id, *_ in batch}:
-            pipe.expire(name, EXPIRE_SECONDS)
         try:
-            pipe.execute()
+            self._batches.send(self._entries(batch))
         except redis.RedisError as error:
             log.warning("%d events could not be sent: %s", len(batch), error)
+
+    def _entries(self, batch: list[Sent]) -> Iterator[tuple[str, str]]:
+        for chat_id, kind, data in batch:
+            try:
+                yield key_of(self._prefix, chat_id), _ENCODER.encode((kind, data))
+            except (TypeError, ValueError, RuntimeError) as error:  # a tool may say anything
+                log.warning("An event of kind %s could not be sent: %s", kind, error)
 
 
 def coalesce(batch: list[Sent]) -> list[Sent]:
     """Join neighbouring deltas of one part: the last one's `seq` stays, `n` says how many."""
     joined: list[Sent] = []
-    last: dict[UUID, dict[str, Json]] = {}
+    last: dict[UUID, tuple[tuple[Json, ...], dict[str, Json]] | None] = {}
     for chat_id, kind, data in batch:
-        before = last.get(chat_id) if kind in LIVE else None
-        if before is not None and _same_part(before, data):
-            before["text"] = str(before["text"]) + str(data["text"])
-            before["seq"], before["n"] = data["seq"], int(str(before["n"])) + 1
+        if kind not in LIVE or "text" not in data:
+            last[chat_id] = None
+            joined.append((chat_id, kind, data))
             continue
-        own = dict(data)
-        last[chat_id] = own if kind in LIVE else {}
-        joined.append((chat_id, kind, own))
+        part, before = _part_of(data), last.get(chat_id)
+        if before is not None and before[0] == part:
+            whole = before[1]
+            whole["text"] = str(whole["text"]) + str(data["text"])
+            whole["seq"], whole["n"] = data["seq"], int(str(whole["n"])) + 1
+        else:
+            whole = dict(data)
+            last[chat_id] = part, whole
+            joined.append((chat_id, kind, whole))
     return joined
 
 
-def _same_part(one: Mapping[str, Json], other: Mapping[str, Json]) -> bool:
-    same = ("state", "of", "index", "history_version", "attempt")
-    return (
-        "text" in one and "text" in other and all(one.get(name) == other.get(name) for name in same)
-    )
+def _part_of(data: Mapping[str, Json]) -> tuple[Json, ...]:
+    """What two deltas of the same part have in common."""
+    get = data.get
+    return get("state"), get("of"), get("index"), get("history_version"), get("attempt")
 
 
 def read(

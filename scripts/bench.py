@@ -120,9 +120,10 @@ def main(given: list[str]) -> int:
         logs = stack.enter_context(tempfile.TemporaryDirectory(prefix="rejoinder-bench-"))
         servers = stack.enter_context(embedded.servers(environ={}))
         model = stack.enter_context(model_server())
-        place = Place(servers, model, asked.logs or Path(logs))
+        tiny = asked.size == "tiny"
+        place = Place(servers, model, asked.logs or Path(logs), small=tiny)
         place.prepare()
-        alone = show_capacity(model, tiny=asked.size == "tiny")
+        alone = show_capacity(model, tiny=tiny)
         for name in asked.workloads:
             told[name] = WORKLOADS[name](asked, place, makers)
     print("\ntargets")

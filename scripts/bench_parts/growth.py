@@ -70,9 +70,10 @@ def run(asked: Namespace, place: Place, _: Makers) -> Told:
     with ExitStack() as stack:
         crowded = place.apart()
         _fill(crowded, asked.tables)
-        ours, big = Rejoinder(place.apart(), "threads"), Rejoinder(crowded, "threads")
+        big = Rejoinder(crowded, "threads")
+        ours = big if place.small else Rejoinder(place.apart(), "threads")
         plain = [Program(place.apart(), "bare"), Naive(place.apart()), ours]
-        together(stack, [*plain, big])
+        together(stack, [*plain, big] if big is not ours else plain)
         rows = [
             Row(contender, f"{before:,} in the prompt", before)
             for before in (FEW, *asked.messages)

@@ -39,6 +39,8 @@ class Place:
     redis_number: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
     """More environment, for one contender."""
+    small: bool = False
+    """Only to see it run: with as few processes as will do."""
 
     def prepare(self) -> None:
         """Migrate a database, once, that the contenders' are copies of."""

@@ -234,14 +234,15 @@ class Rejoinder(OnCelery):
         self.client = Client(broker_url=place.redis_url, timeout=60)
 
     def start(self) -> None:
-        """As `make up` does, without beat and Flower."""
-        self.fleet.worker("control", queues=["rejoinder.control"], concurrency=8)
+        """As `make up` does, without beat and Flower; in a small place one does it all."""
+        queues = ["rejoinder.steps"]
+        if self.place.small:
+            queues.append("rejoinder.control")
+        else:
+            self.fleet.worker("control", queues=["rejoinder.control"], concurrency=8)
         for number in range(self._workers):
             self.fleet.worker(
-                f"steps{number}",
-                pool=self._pool,
-                concurrency=self._slots,
-                queues=["rejoinder.steps"],
+                f"steps{number}", pool=self._pool, concurrency=self._slots, queues=queues
             )
 
     def run(self, tasks: Sequence[Task]) -> None:

@@ -83,6 +83,8 @@ def test_up_ends_with_exit_code_1_when_a_process_dies(tmp_path: Path) -> None:
 def test_two_that_start_at_once_choose_different_ports() -> None:
     with free_port() as one, free_port() as other, socket.socket() as taking:
         assert one != other
+        # As Flower does: connections to one that is gone do not keep the port.
+        taking.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taking.bind(("127.0.0.1", one))
 
 

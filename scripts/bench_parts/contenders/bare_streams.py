@@ -15,7 +15,8 @@ from typing import Any
 from anthropic import AsyncAnthropic
 from redis.asyncio import Redis
 
-from rejoinder.streams import BATCH_SECONDS, MAX_EVENTS
+from rejoinder.batches import MAX_EVENTS
+from rejoinder.streams import BATCH_SECONDS
 from scripts.bench_parts.contenders.program import serve
 from scripts.bench_parts.task import MODEL, Task
 
