@@ -81,7 +81,7 @@ else
         fail "$python could not make a virtual environment."
     echo "$root" >"$home"
     pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
-    pip install --require-hashes -r "$lock" || fail "$offline"
+    pip install --no-deps --require-hashes -r "$lock" || fail "$offline" # the lock has them all
     [ -n "$other" ] || pip install --no-deps --no-build-isolation --editable . || fail "$offline"
 fi
 
