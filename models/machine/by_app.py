@@ -6,14 +6,15 @@ says what to do, and the caller's transaction is rolled back. Archiving is in `t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
 from models.machine import calls, history, keys, queue
-from models.machine.change import Change, begin
+from models.machine.change import Change, begin, born
 from models.tables import Chat, Message, QueuedMessage, Turn
 from models.types import plain
 from rejoinder.core import parts
@@ -40,8 +41,6 @@ _SEND = {
     WhenBusy.INTERRUPT: Transition.SEND_INTERRUPT,
     WhenBusy.REJECT: Transition.SEND_REJECT,
 }
-
-_USED = [each.name for each in Chat.__table__.columns if each.name.startswith("used_")]
 
 
 @dataclass(frozen=True)
@@ -82,32 +81,25 @@ def create(tx: Session, new: NewChat) -> Effects:
         again = keys.take(tx, new.owner, new.key, request, chat_id=chat_id, turn_id=turn_id)
         if again is not None:
             return as_before(tx, again.chat_id, again.turn_id)
-    chat = Chat(
-        id=chat_id,
-        owner=new.owner,
-        parent_id=new.parent_id,
-        root_id=_root_for_child(tx, new) or chat_id,
-        labels=dict(new.labels),
-        model=plain("The model", new.model),
-        options=dict(new.options),
-        title=new.title or first_words(parts.text_of(content)),
-        title_source=TitleSource.USER if new.title else TitleSource.WORDS,
-        budget_tokens=new.budget.tokens,
-        budget_micros=new.budget.micros,
-        **dict.fromkeys(_USED, 0),
-        status=Status.PENDING,
-        turn_id=turn_id,
-        queue_length=0,
-        snapshot_version=1,
-        history_version=1,
-        queue_version=1,
-    )
     if new.parent_id is not None and new.budget != Budget():
         raise Rejected("A child chat has no budget of its own", "set the root's: it is the tree's")
-    change = Change(tx, chat, tx.scalars(select(func.clock_timestamp())).one(), Transition.CREATE)
-    change.to(Status.PENDING)
-    tx.add(chat)
-    tx.flush()
+    given: dict[str, Any] = {
+        "id": chat_id,
+        "owner": new.owner,
+        "parent_id": new.parent_id,
+        "root_id": _root_for_child(tx, new) or chat_id,
+        "labels": dict(new.labels),
+        "model": plain("The model", new.model),
+        "options": dict(new.options),
+        "title": new.title or first_words(parts.text_of(content)),
+        "title_source": TitleSource.USER if new.title else TitleSource.WORDS,
+        "budget_tokens": new.budget.tokens,
+        "budget_micros": new.budget.micros,
+        "turn_id": turn_id,
+        "queue_length": 0,
+        "snapshot_version": 1,
+    }
+    change = born(tx, given)
     if new.system:
         system = NewMessage(Role.SYSTEM, tuple(new.system), Visibility.MODEL)
         history.append(change, system, turn_id)

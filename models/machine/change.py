@@ -5,8 +5,9 @@ it, and ends with `effects()` (check the table again, bump the versions, write t
 columns that belong to a status are set in one place, `to`, so that no transition can forget one.
 """
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 from sqlalchemy import bindparam, exists, func, select
@@ -46,6 +47,9 @@ _LOCK = (
     .where(_CHATS.c.id == bindparam("chat_id"))
     .with_for_update(of=_CHATS, key_share=True)
 )
+_NOW = select(func.clock_timestamp())
+_BORN = _CHATS.insert().returning(*_CHATS.c)
+_BLANK: Mapping[str, Any] = dict.fromkeys(column.name for column in _CHATS.columns)
 
 
 class Change:
@@ -181,10 +185,7 @@ class Change:
         """Write what was changed so far of the chat and of its calls."""
         if self.unlocked is not None:
             return  # all at once, at the end
-        if isinstance(self.chat, Row):
-            store(self.tx, _CHATS, self.chat)
-        else:
-            self.tx.flush()  # it is new
+        store(self.tx, _CHATS, cast("Row", self.chat))
         for call in self.calls.values():
             store(self.tx, _CALLS, call)
 
@@ -238,6 +239,24 @@ class Change:
         return self.before is not Status.PENDING or self.history_changed
 
 
+def born(tx: Session, given: Mapping[str, Any]) -> Change:
+    """A chat that there was not: its row is inserted, with these values, and runnable."""
+    row = Row()
+    row.read({**_BLANK, **given})
+    now = tx.execute(_NOW).scalar_one()
+    change = Change(tx, cast("Chat", row), now, Transition.CREATE)
+    change.to(Status.PENDING)
+    chat = change.chat
+    runnable = {
+        "status": chat.status,
+        "step_id": chat.step_id,
+        "dispatches": chat.dispatches,
+        "redispatch_at": chat.redispatch_at,
+    }
+    row.read(dict(tx.execute(_BORN, {**given, **runnable}).mappings().one()))
+    return change
+
+
 def begin(
     tx: Session, chat_id: UUID, transition: Transition, *, fence: Fence | None = None
 ) -> Change:
@@ -285,12 +304,12 @@ def _seen(chat: Chat) -> dict[str, Json]:
     return {
         "status": chat.status,
         "turn_id": str(chat.turn_id) if chat.turn_id else None,
-        "archived": chat.archived or False,  # a new row has no defaults yet
+        "archived": chat.archived,
         "model": chat.model,
         "action": chat.action,
         "deadline": chat.deadline.isoformat() if chat.deadline else None,
         "run_after": chat.run_after.isoformat() if chat.run_after else None,
-        "attempt": chat.attempt or 0,
+        "attempt": chat.attempt,
         "retry_state": chat.retry_state,
         "last_error": chat.last_error,
     }

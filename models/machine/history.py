@@ -10,9 +10,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Uuid, and_, bindparam, func, insert, or_, select, text, update
+from sqlalchemy import Uuid, and_, bindparam, func, or_, select, text, update
 from uuid_utils.compat import uuid7
 
+from models.base import table_of
 from models.machine.change import Change
 from models.machine.one_statement import CALLS
 from models.machine.unlocked import Unlocked
@@ -64,6 +65,7 @@ SELECT id, created_at FROM m
 Calls come as arrays: Postgres' functions that take JSON apart cannot read all that we store.
 """
 _OF_CALLS = tuple(CALLS)
+_NEW_TURN = table_of(Turn).insert()
 
 
 def append(
@@ -193,15 +195,8 @@ def open_turn(
             .values(state=TurnState.OPEN, message_id=message_id)
         )
     else:
-        change.tx.execute(
-            insert(Turn).values(
-                id=turn_id,
-                chat_id=change.chat.id,
-                kind=kind,
-                state=TurnState.OPEN,
-                message_id=message_id,
-            )
-        )
+        values = {"id": turn_id, "chat_id": change.chat.id, "kind": kind, "message_id": message_id}
+        change.tx.execute(_NEW_TURN, {**values, "state": TurnState.OPEN})
     change.chat.turn_id = turn_id
     change.chat.woken = False
     change.chat.crashes = 0

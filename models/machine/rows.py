@@ -5,9 +5,10 @@ and each is written once, by one statement that names the columns that differ.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Table, bindparam, update
+from sqlalchemy import Table, Update, bindparam, update
 from sqlalchemy.orm import Session
 
 
@@ -30,5 +31,12 @@ class Row:
 def store(tx: Session, table: Table, row: Row) -> None:
     """Write what was changed, if anything."""
     if changed := row.changes():
-        statement = update(table).where(table.c.id == bindparam("row_id")).values(changed)
-        tx.execute(statement, {"row_id": row.__dict__["id"]})
+        given = {f"new_{name}": value for name, value in changed.items()}
+        tx.execute(_update(table, tuple(changed)), {"row_id": row.__dict__["id"], **given})
+
+
+@cache
+def _update(table: Table, columns: tuple[str, ...]) -> Update:
+    """The statement that writes these columns: to put it together takes longer than to run it."""
+    values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in columns}
+    return update(table).where(table.c.id == bindparam("row_id")).values(values)
