@@ -76,7 +76,7 @@ class Runtime:
         self.engine: Engine = make_engine(
             settings.database_url,
             pool_size=settings.database_pool,
-            max_overflow=10,
+            max_overflow=0,  # one that comes and goes costs Postgres a process each time
             pool_use_lifo=True,  # the one that was used last: its server process is warm
         )
         self.redis = redis.Redis.from_url(

@@ -39,7 +39,9 @@ class Settings:
     concurrency: int = _set(
         100, "steps that one worker runs at once (prefork: as many as there are CPUs)"
     )
-    database_pool: int = _set(10, "connections to Postgres that one process keeps")
+    database_pool: int = _set(
+        20, "connections to Postgres that one process makes, at most; it keeps them"
+    )
     max_steps: int = _set(1200, "steps of one turn, before it is stopped with a notice")
     compact_at: int = _set(
         70, "percent of a model's context from which on a chat is summarised; 100: never"
