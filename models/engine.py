@@ -142,26 +142,34 @@ def quickly(engine: Engine) -> Iterator[tuple[Execute, dict[Any, Any]]]:
         with at_once(engine) as connection:
             yield partial(_heard, connection), connection.info
         return
-    _wish.at_once = True
+    pooled: PoolProxiedConnection | None = None
     try:
-        pooled = engine.raw_connection()
-    finally:
-        _wish.at_once = False
-    try:
+        pooled = _by_itself(engine)
         with pooled.driver_connection.cursor() as cursor:  # type: ignore[union-attr]  # it has one
             yield partial(_by_the_driver, cursor), pooled.info
-    except psycopg2.Error as error:
-        gone = engine.dialect.is_disconnect(cast("Any", error), pooled.dbapi_connection, None)
-        if gone:
+    except psycopg2.Error as error:  # as SQLAlchemy would raise it, also if nobody is there
+        driver = pooled and pooled.dbapi_connection
+        gone = bool(driver and engine.dialect.is_disconnect(cast("Any", error), driver, None))
+        if pooled is not None and gone:
             pooled.invalidate(error)
         raise DBAPIError.instance(
             None, None, error, psycopg2.Error, connection_invalidated=gone, dialect=engine.dialect
         ) from error
     except BaseException as error:
-        pooled.invalidate(error)  # it was left in the middle of a statement
+        if pooled is not None:
+            pooled.invalidate(error)  # it was left in the middle of a statement
         raise
     finally:
-        pooled.close()
+        if pooled is not None:
+            pooled.close()
+
+
+def _by_itself(engine: Engine) -> PoolProxiedConnection:
+    _wish.at_once = True
+    try:
+        return engine.raw_connection()
+    finally:
+        _wish.at_once = False
 
 
 def _heard(connection: Connection, sql: str, given: Mapping[str, Any]) -> tuple[Any, ...] | None:

@@ -185,7 +185,10 @@ class Change:
         """Write what was changed so far of the chat and of its calls."""
         if self.unlocked is not None:
             return  # all at once, at the end
-        store(self.tx, _CHATS, cast("Row", self.chat))
+        if isinstance(self.chat, Row):
+            store(self.tx, _CHATS, self.chat)
+        else:
+            self.tx.flush()  # one of a whole tree, which was read at once
         for call in self.calls.values():
             store(self.tx, _CALLS, call)
 
