@@ -204,13 +204,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "SIGTERM and threads and not remapped",
     ),
     Mutant(
-        "the leaving keep what they had kept",
-        "tasks/runtime.py",
-        "(Cause.SHUTDOWN)\n        self._hand_back_kept()",
-        "(Cause.SHUTDOWN)",
-        ("tests/integration/test_keeping.py",),
-    ),
-    Mutant(
         "the leaving drop what they were asked",
         "tasks/step.py",
         "        ring_again(self.request, chat_id)\n",

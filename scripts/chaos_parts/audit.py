@@ -79,10 +79,14 @@ def every_move_is_in_the_table(evidence: Evidence) -> Iterator[Finding]:
                 yield Finding("version went back", f"{last}, then {move.new_version}", chat_id)
             if before is not None and before.new_status != move.old_status:
                 yield Finding("move from elsewhere", f"{before.new_status}, then {step}", chat_id)
-            kept = move.old_lease is not None and move.new_lease is not None
-            if kept and move.old_lease != move.new_lease:
+            if _taken(move) and not (before and before.worker == move.worker):
                 yield Finding("lease changed hands", f"without a claim: {step}", chat_id)
             last, before = move.new_version, move
+
+
+def _taken(move: Move) -> bool:
+    """Whether one lease took another's place: only its own worker may, for its next step."""
+    return None not in (move.old_lease, move.new_lease) and move.old_lease != move.new_lease
 
 
 def budgets_hold(evidence: Evidence) -> Iterator[Finding]:

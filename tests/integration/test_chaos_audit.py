@@ -231,11 +231,13 @@ def test_a_budget_that_was_exceeded_by_more_than_a_call(books: Books) -> None:
 def test_a_lease_that_changed_hands(books: Books) -> None:
     chat_id = books.create(plan("c3-t1"))
     books.world.claim(chat_id)
-    books.sql(
-        "UPDATE rejoinder.chats SET lease_id = gen_random_uuid(),"
-        " snapshot_version = snapshot_version + 1 WHERE id = :chat_id",
-        chat_id=chat_id,
+    anew = (
+        "UPDATE rejoinder.chats SET lease_id = gen_random_uuid(), worker_id = :worker_id,"
+        " snapshot_version = snapshot_version + 1 WHERE id = :chat_id"
     )
+    books.sql(anew, chat_id=chat_id, worker_id=books.world.worker_id)
+    assert "lease changed hands" not in books.findings(), "it was kept for the next step"
+    books.sql(anew, chat_id=chat_id, worker_id=books.world.worker("another"))
     assert {"lease changed hands", "lease left", "stuck chat"} <= set(books.findings())
 
 
