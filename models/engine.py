@@ -149,7 +149,7 @@ def quickly(engine: Engine) -> Iterator[tuple[Execute, dict[Any, Any]]]:
             yield partial(_by_the_driver, cursor), pooled.info
     except psycopg2.Error as error:  # as SQLAlchemy would raise it, also if nobody is there
         driver = pooled and pooled.dbapi_connection
-        gone = bool(driver and engine.dialect.is_disconnect(cast("Any", error), driver, None))
+        gone = engine.dialect.is_disconnect(cast("Any", error), driver, None)
         if pooled is not None and gone:
             pooled.invalidate(error)
         raise DBAPIError.instance(

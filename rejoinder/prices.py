@@ -104,7 +104,7 @@ def _tariff(model: str, day: date) -> _Tariff:
     """What the table says of a model on a day. Asking it anew for each call takes far longer."""
     try:
         found = _found(model, Usage(), datetime.combine(day, time(), UTC))
-    except LookupError:
+    except (LookupError, ValueError):
         return lambda _: None
     listed = found.model.prices
     if isinstance(listed, list) and any(map(_by_the_clock, listed)):

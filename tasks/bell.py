@@ -167,7 +167,8 @@ def take(consumer: Any) -> None:
 def _has_room(consumer: Any) -> bool:
     """Whether the worker would take another step from the broker now, too."""
     places = getattr(consumer.controller, "max_concurrency", None) or consumer.pool.num_processes
-    takes: bool = consumer.task_consumer.consuming_from(STEPS)
+    taking = consumer.task_consumer  # None once it is shut down
+    takes = taking is not None and taking.consuming_from(STEPS)
     return takes and len(state.reserved_requests) < places
 
 
@@ -224,4 +225,7 @@ def _hand_on(bell: Bell) -> None:
     while True:
         select.select([bell], [], [])
         for heard in bell.rung():
-            _elsewhere(heard.to)()
+            try:
+                _elsewhere(heard.to)()
+            except Exception:
+                log.exception("A step could not be handed on; the sweep will find it")

@@ -80,7 +80,7 @@ class Held:
     def load(self) -> snapshot.Loaded:
         """Read what the step needs, as far as neither the claim nor the step before has told."""
         with self.timeline.measure("load"):
-            history = self.runtime.histories.get(self.chat_id, self.fence.history_version)
+            history = self.runtime.histories.take(self.chat_id, self.fence.history_version)
             loaded = self._read(history)
             self._history = loaded.snapshot.history
             return loaded
@@ -127,6 +127,7 @@ class Held:
         if known is not None and known.chat["parent_id"] is None and self._seen is not None:
             around = replace(  # its budget is its own: it has not changed either
                 self._seen[1],
+                now=known.now,
                 steps=self._seen[1].steps + self._answers,
                 has_calls=known.calls is None or bool(known.calls),
             )
@@ -154,8 +155,6 @@ class Held:
             self._answers += sum(message.role is Role.ASSISTANT for _, message in messages)
         if self._history is not None and effects.dispatch is not None:
             self.runtime.histories.keep(self.chat_id, effects.history_version, self._history)
-        elif effects.fence is None:
-            self.runtime.histories.drop(self.chat_id)
 
     def _took(self, outcome: str) -> steps.Took:
         line, usage = self.timeline, self.usage

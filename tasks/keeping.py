@@ -7,6 +7,8 @@ revoked), the chat is handed back like any other. What is lost in here is found 
 lease without a step.
 """
 
+import logging
+import time
 from contextlib import suppress
 from uuid import UUID
 
@@ -15,8 +17,13 @@ from models.claims import Claim
 from models.engine import transaction
 from rejoinder.core.effects import Dispatch
 from rejoinder.core.errors import Stale
-from tasks.patience import patiently
+from tasks.patience import SECONDS_WHEN_GOING, patiently
 from tasks.runtime import Runtime, existing
+
+log = logging.getLogger(__name__)
+
+_letting_go: list[UUID] = []
+"""Steps whose chats are being handed back."""
 
 
 def keep(runtime: Runtime, claim: Claim) -> None:
@@ -40,18 +47,27 @@ def ring_elsewhere(to: Dispatch) -> None:
 def hand_back(step_id: UUID) -> bool:
     """Let go of the chat that was kept for this step; False if none was."""
     runtime = existing()
-    claim = take(runtime, step_id) if runtime is not None else None
-    if runtime is None or claim is None:
-        return False
-    _release(runtime, claim)
-    return True
+    _letting_go.append(step_id)
+    try:
+        claim = take(runtime, step_id) if runtime is not None else None
+        if runtime is None or claim is None:
+            return False
+        _release(runtime, claim)
+        return True
+    finally:
+        _letting_go.remove(step_id)
 
 
 def hand_back_all(runtime: Runtime) -> None:
-    """Let go of everything: no step begins any more."""
+    """Let go of everything: no step begins any more. Returns once all is handed back."""
     for step_id in [*runtime.kept]:
-        if (claim := take(runtime, step_id)) is not None:
-            _release(runtime, claim)
+        try:
+            hand_back(step_id)
+        except Exception:
+            log.exception("A chat could not be handed back; the sweep will find it")
+    end = time.monotonic() + SECONDS_WHEN_GOING
+    while _letting_go and time.monotonic() < end:  # others hand back, too
+        time.sleep(0.02)
 
 
 @patiently

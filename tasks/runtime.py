@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from math import inf
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -252,13 +253,18 @@ class Runtime:
 
     def beat_once(self, *, regular: bool = True) -> None:
         """Say that this process lives; cancel what it should no longer do."""
-        known = [*self._steps.values()]  # before the statement: a later claim is not in its answer
+        # Before the statement: a later claim is not in its answer.
+        known, kept = [*self._steps.values()], [*self.kept.items()]
         leases = claims.heartbeat(self.engine, self.worker_id)
         if leases is None:
             self._register()
             leases = []
         held = {lease.lease_id: lease for lease in leases}
+        for step_id, claim in kept:
+            if claim.fence.lease_id not in held:
+                self.kept.pop(step_id, None)  # it was taken away before its step could begin
         if regular:
+            self.histories.expire()
             self._hand_back_orphans(held)
         for step in known:
             lease = held.get(step.lease_id)
@@ -271,24 +277,28 @@ class Runtime:
         """Release chats that are leased to this process but that no step of it works on.
 
         That happens when a claim or a write was committed and its answer got lost on the way. Only
-        a lease that two beats in a row saw without a step: a claim may just be on its way back.
+        a lease that two beats in a row saw without a step: a claim may just be on its way back. By
+        another thread: a heart does not wait for a broker.
         """
-        from tasks.dispatch import publish  # noqa: PLC0415  # they need the runtime itself
-        from tasks.lost import rebuild  # noqa: PLC0415
-
         without = {lease_id for lease_id in held if lease_id not in self._steps}
         for lease_id in without & self._orphans:
             lease = held[lease_id]
             log.warning("Chat %s is leased to nobody here; handing it back", lease.chat_id)
             self.kept.pop(lease.step_id, None)
-            fence = Fence(lease.chat_id, lease.lease_id, lease.history_version)
-            stopped = lease.status is Status.INTERRUPTING
-            partial = rebuild(self, lease.chat_id, lease.history_version) if stopped else None
-            with suppress(Stale):
-                with transaction(self.engine) as tx:
-                    effects = machine.release(tx, fence, partial=partial)
-                publish(self, effects)
+            stopping.this.errand(partial(self._hand_back, lease))
         self._orphans = without
+
+    def _hand_back(self, lease: claims.Lease) -> None:
+        from tasks.dispatch import publish  # noqa: PLC0415  # they need the runtime itself
+        from tasks.lost import rebuild  # noqa: PLC0415
+
+        fence = Fence(lease.chat_id, lease.lease_id, lease.history_version)
+        stopped = lease.status is Status.INTERRUPTING
+        written = rebuild(self, lease.chat_id, lease.history_version) if stopped else None
+        with suppress(Stale):
+            with transaction(self.engine) as tx:
+                effects = machine.release(tx, fence, partial=written)
+            publish(self, effects)
 
 
 _current: Runtime | None = None

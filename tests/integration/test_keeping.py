@@ -229,8 +229,13 @@ def test_a_stop_that_comes_between_two_steps_is_heard_by_the_next(
 
 
 def test_a_chat_whose_ring_was_lost_is_handed_back_by_the_heartbeat(
-    runtime: Runtime, world: World, sent: list[Dispatch], rung: list[Dispatch]
+    runtime: Runtime,
+    world: World,
+    sent: list[Dispatch],
+    rung: list[Dispatch],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(stopping.this, "errand", lambda act: act())
     has = held(runtime, world)
     has.commit(results=RESULTS)
     assert rung
@@ -240,6 +245,38 @@ def test_a_chat_whose_ring_was_lost_is_handed_back_by_the_heartbeat(
     assert world.row(has.chat_id)["status"] == "pending"
     assert len(sent) == 1
     assert not keeping.hand_back(rung[0].step_id), "if it does begin, it finds nothing"
+
+
+def test_a_chat_that_was_taken_away_is_kept_no_longer(
+    runtime: Runtime, world: World, rung: list[Dispatch]
+) -> None:
+    has = held(runtime, world)
+    has.commit(results=RESULTS)
+    assert rung
+    world.do(machine.recover, has.chat_id, kept(runtime).fence.lease_id)
+    runtime.beat_once()
+    assert runtime.kept == {}
+
+
+def test_one_that_cannot_be_handed_back_does_not_keep_the_others(
+    runtime: Runtime,
+    world: World,
+    sent: list[Dispatch],
+    rung: list[Dispatch],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for _ in range(2):
+        held(runtime, world).commit(results=RESULTS)
+    release, broken = machine.release, [True]
+
+    def once(*args: Any, **options: Any) -> Effects:
+        if broken.pop() if broken else False:
+            raise RuntimeError("broken")
+        return release(*args, **options)
+
+    monkeypatch.setattr(machine, "release", once)
+    runtime.close()
+    assert (len(rung), len(sent), runtime.kept) == (2, 1, {})
 
 
 def test_a_kept_chat_of_a_killed_worker_is_recovered(

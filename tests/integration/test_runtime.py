@@ -9,7 +9,7 @@ from models import claims, machine
 from rejoinder.core.effects import Cause, Effects
 from rejoinder.core.parts import Text
 from rejoinder.core.settings import Settings
-from tasks import dispatch
+from tasks import dispatch, stopping
 from tasks.runtime import Runtime
 from tests.chats import DEAD_AFTER, World
 from tests.conftest import RedisSpace
@@ -28,6 +28,7 @@ def runtime(database_url: str, redis_space: RedisSpace) -> Iterator[Runtime]:
 def published(monkeypatch: pytest.MonkeyPatch) -> list[Effects]:
     seen: list[Effects] = []
     monkeypatch.setattr(dispatch, "publish", lambda _runtime, effects: seen.append(effects))
+    monkeypatch.setattr(stopping.Stopping, "errand", lambda _, act: act())
     return seen
 
 
