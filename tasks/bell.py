@@ -149,6 +149,11 @@ class Listening(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no
             this.consumer = consumer
             hub.add_reader(this.fileno(), take, consumer)
 
+    def stop(self, _consumer: Any) -> None:
+        """Keep no chat for a loop that is not there: the broker may be away for long."""
+        if this is not None:
+            this.consumer = None
+
 
 def take(consumer: Any) -> None:
     """Take what has come, or hand it on to the broker."""

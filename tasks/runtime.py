@@ -208,8 +208,18 @@ class Runtime:
         if (step := self._steps.get(lease_id)) is not None:
             self._early.pop(lease_id, None)
             step.cancellation.cancel(cause)
-        elif len(self._early) > MAX_EARLY:
+            return
+        if len(self._early) > MAX_EARLY:
             self._early.popitem(last=False)
+        for step_id, claim in [*self.kept.items()]:
+            if claim.fence.lease_id == lease_id:
+                self._let_go(step_id)
+
+    def _let_go(self, step_id: UUID) -> None:
+        """Hand back what was kept for a step that has not begun: it may take a while to."""
+        from tasks.keeping import hand_back  # noqa: PLC0415  # it needs the runtime itself
+
+        stopping.this.errand(partial(hand_back, step_id))
 
     def cancel_all(self, cause: Cause) -> None:
         """Cancel every step of this process."""
@@ -261,8 +271,11 @@ class Runtime:
             leases = []
         held = {lease.lease_id: lease for lease in leases}
         for step_id, claim in kept:
-            if claim.fence.lease_id not in held:
+            lease = held.get(claim.fence.lease_id)
+            if lease is None:
                 self.kept.pop(step_id, None)  # it was taken away before its step could begin
+            elif lease.status is Status.INTERRUPTING:
+                self._let_go(step_id)
         if regular:
             self.histories.expire()
             self._hand_back_orphans(held)

@@ -228,6 +228,27 @@ def test_a_stop_that_comes_between_two_steps_is_heard_by_the_next(
         assert running.cancellation.cause is Cause.INTERRUPT
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_stop_does_not_wait_for_a_step_that_does_not_begin(
+    runtime: Runtime,
+    world: World,
+    rung: list[Dispatch],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    told: bool,
+) -> None:
+    monkeypatch.setattr(stopping.this, "errand", lambda act: act())
+    has = held(runtime, world)
+    has.commit(results=RESULTS)
+    stopped: Effects = world.do(machine.interrupt, has.chat_id)
+    if told:
+        dispatch.publish(runtime, stopped)
+    else:  # the hint was lost
+        runtime.beat_once()
+    assert (world.row(has.chat_id)["status"], runtime.kept, len(rung)) == ("waiting", {}, 1)
+    assert_invariants(world.engine)
+
+
 def test_a_chat_whose_ring_was_lost_is_handed_back_by_the_heartbeat(
     runtime: Runtime,
     world: World,
