@@ -3,7 +3,8 @@
 A step that ends with more to do rings for the next one. If this very worker takes steps and has a
 free place, the message need not leave it: it goes through a pipe to the main process, which takes
 it as if the broker had brought it, with the same request, the same events and the same id to revoke
-it by. The pipe is made before a pool forks, so it serves threads and children alike.
+it by. The pipe is made before a pool forks, so it serves threads and children alike. On threads the
+very thread that rings takes the next step when it is done with this one (`in_turn.py`).
 
 Whenever that is not so (the worker is full, is going, or no longer takes steps), the broker gets
 the message after all. So does every tenth step of a turn, so that load evens out between workers.
@@ -14,9 +15,10 @@ import logging
 import os
 import select
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -24,10 +26,9 @@ from celery import bootsteps
 from celery.worker import state
 from celery.worker.consumer.tasks import Tasks
 from kombu.message import Message
-from kombu.serialization import dumps
 
 from rejoinder.core.effects import Dispatch
-from tasks import app, stopping
+from tasks import app, in_turn, stopping
 from tasks.broker import STEPS
 
 log = logging.getLogger(__name__)
@@ -135,7 +136,10 @@ def ring(to: Dispatch, request: Any) -> bool:
         root_id = UUID(request.root_id)
     except ValueError:  # another app's own idea of an id
         root_id = parent_id
-    return this.ring(Ring(to, parent_id, root_id, in_a_row))
+    ringing = Ring(to, parent_id, root_id, in_a_row)
+    if has_place(request) and in_turn.leave(partial(take, this.consumer, [ringing])):
+        return True
+    return this.ring(ringing)
 
 
 class Listening(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types
@@ -147,7 +151,7 @@ class Listening(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no
         """Begin, each time the loop does."""
         if this is not None:
             this.consumer = consumer
-            hub.add_reader(this.fileno(), take, consumer)
+            hub.add_reader(this.fileno(), listen, consumer)
 
     def stop(self, _consumer: Any) -> None:
         """Keep no chat for a loop that is not there: the broker may be away for long."""
@@ -155,11 +159,15 @@ class Listening(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no
             this.consumer = None
 
 
-def take(consumer: Any) -> None:
-    """Take what has come, or hand it on to the broker."""
-    if this is None:
-        return
-    for heard in this.rung():
+def listen(consumer: Any) -> None:
+    """Take what has come through the pipe."""
+    if this is not None:
+        take(consumer, this.rung())
+
+
+def take(consumer: Any, rings: Iterable[Ring]) -> None:
+    """Take steps that were rung for, or hand them on to the broker."""
+    for heard in rings:
         try:
             if not stopping.this.asked and _has_room(consumer):
                 deliver(consumer, heard)
@@ -189,19 +197,17 @@ def deliver(consumer: Any, heard: Ring) -> None:
         ignore_result=True,
         parent_id=str(heard.parent_id),
         root_id=str(heard.root_id),
+        origin=consumer.hostname,
         stamped_headers=["turn_id"],
         turn_id=str(to.turn_id),
     )
-    kind, encoding, body = dumps(made.body, serializer="json")  # type: ignore[no-untyped-call]
     message = Message(  # type: ignore[no-untyped-call]
-        body=body,
-        content_type=kind,
-        content_encoding=encoding,
+        body=made.body,  # as it is: nobody has to write or to read it
         headers={**made.headers, IN_A_ROW: heard.in_a_row},
         properties=made.properties,
         delivery_info={"exchange": "", "routing_key": STEPS},
-        accept={kind},
     )
+    message._decoded_cache = made.body  # type: ignore[assignment]  # noqa: SLF001
 
     def reject(_log: object, _errors: object, requeue: bool = False) -> None:  # noqa: FBT001, FBT002
         if requeue:

@@ -35,7 +35,7 @@ from celery.worker import control
 from celery.worker import state as worker_state
 
 from rejoinder.core.settings import Settings
-from tasks import app, bell, broker, keeping, lost, runtime, stopping
+from tasks import app, bell, broker, in_turn, keeping, lost, runtime, stopping
 from tasks.bell import STEP
 from tasks.preload import preload
 
@@ -56,6 +56,7 @@ ORPHAN_SECONDS = 10.0
 
 broker.survive_lost_connections()
 broker.reuse_clients()
+in_turn.serve_one_after_the_other()
 broker.survive_cold_shutdowns()
 broker.stop_no_pool_in_a_signal_handler()
 broker.wait_for_no_reader()

@@ -1,0 +1,82 @@
+"""On threads: the next step of a turn, taken by the very thread that has done the one before.
+
+The way through the main loop and back to a thread of the pool takes longer than all that Celery
+does with a task. So a thread that is done with its task looks whether that has left another for it
+(`bell.py`), and takes it as the main loop would: the same request, the same events, the same id to
+revoke it by. Only the pool's queue is left out. A worker that is full leaves none: whoever waits
+for a place comes first.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from celery.concurrency.base import apply_target
+from celery.concurrency.thread import ApplyResult, TaskPool
+
+
+class _Thread(threading.local):
+    """What one thread has to do."""
+
+    is_of_the_pool = False
+    receive: Callable[[], None] | None = None
+    """Gives what comes next to Celery, which gives it to the pool."""
+    receives = False
+    task: Callable[[], None] | None = None
+    """What the pool was given meanwhile."""
+
+
+_this = _Thread()
+
+
+def leave(receive: Callable[[], None]) -> bool:
+    """Have this thread receive something when its task is done; False if it is none of the pool."""
+    if _this.is_of_the_pool:
+        _this.receive = receive
+    return _this.is_of_the_pool
+
+
+def serve_one_after_the_other() -> None:
+    """Have the threads of a pool look for what was left to them."""
+
+    def on_apply(
+        self: TaskPool,
+        target: Any,
+        args: Any = None,
+        kwargs: Any = None,
+        callback: Any = None,
+        accept_callback: Any = None,
+        **_: object,
+    ) -> ApplyResult:
+        task = partial(apply_target, target, args, kwargs, callback, accept_callback)
+        if not _this.receives:
+            return ApplyResult(self.executor.submit(serve, task))
+        _this.task = task
+        return ApplyResult(Future())
+
+    TaskPool.on_apply = on_apply
+
+
+def serve(task: Callable[[], None]) -> None:
+    """Do one task, then what it has left, and so on."""
+    _this.is_of_the_pool = True
+    todo: Callable[[], None] | None = task
+    while todo is not None:
+        _this.receive = None
+        try:
+            todo()
+        finally:  # what is left would be lost with whatever Celery raises here
+            todo = _next()
+
+
+def _next() -> Callable[[], None] | None:
+    if _this.receive is None:
+        return None
+    _this.task, _this.receives = None, True
+    try:
+        _this.receive()
+    finally:
+        _this.receives = False
+    return _this.task
