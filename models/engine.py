@@ -7,17 +7,19 @@ once `transaction` has ended.
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import psycopg2
 from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.orm import Session
-from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, QueuePool
 
 from models.types import as_json
 from rejoinder.core.errors import Refused
@@ -142,26 +144,86 @@ def quickly(engine: Engine) -> Iterator[tuple[Execute, dict[Any, Any]]]:
         with at_once(engine) as connection:
             yield partial(_heard, connection), connection.info
         return
-    pooled: PoolProxiedConnection | None = None
+    at_hand = _at_hand(engine)
+    taken: PoolProxiedConnection | None = None
     try:
-        pooled = _by_itself(engine)
-        with pooled.driver_connection.cursor() as cursor:  # type: ignore[union-attr]  # it has one
-            yield partial(_by_the_driver, cursor), pooled.info
+        taken = at_hand.take() or _by_itself(engine)
+        with taken.driver_connection.cursor() as cursor:  # type: ignore[union-attr]  # it has one
+            yield partial(_by_the_driver, cursor), taken.info
     except psycopg2.Error as error:  # as SQLAlchemy would raise it, also if nobody is there
-        driver = pooled and pooled.dbapi_connection
+        driver = taken and taken.dbapi_connection
         gone = engine.dialect.is_disconnect(cast("Any", error), driver, None)
-        if pooled is not None and gone:
-            pooled.invalidate(error)
+        if taken is not None and gone:
+            taken.invalidate(error)
         raise DBAPIError.instance(
             None, None, error, psycopg2.Error, connection_invalidated=gone, dialect=engine.dialect
         ) from error
     except BaseException as error:
-        if pooled is not None:
-            pooled.invalidate(error)  # it was left in the middle of a statement
+        if taken is not None:
+            taken.invalidate(error)  # it was left in the middle of a statement
         raise
     finally:
-        if pooled is not None:
-            pooled.close()
+        if taken is not None:
+            at_hand.put_back(taken)
+
+
+class _AtHand:
+    """A few connections that do not go back to the pool after each statement.
+
+    The pool takes as long over that as the driver over the statement. A quarter of it at most: the
+    others are for transactions.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._dialect = engine.dialect
+        pool = engine.pool
+        self._most = pool.size() // 4 if isinstance(pool, QueuePool) else 0
+        self._idle: deque[tuple[PoolProxiedConnection, float]] = deque()
+        event.listen(engine, "engine_disposed", lambda _: self._close())
+
+    def take(self) -> PoolProxiedConnection | None:
+        """The one that was used last, if it still is one."""
+        try:
+            connection, used_at = self._idle.pop()
+        except IndexError:
+            return None
+        if time.monotonic() - used_at < PING_AFTER_SECONDS or self._answers(connection):
+            return connection
+        connection.invalidate()
+        connection.close()
+        return self.take()
+
+    def put_back(self, connection: PoolProxiedConnection) -> None:
+        """Keep it, or let the pool have it."""
+        if connection.is_valid and len(self._idle) < self._most:
+            self._idle.append((connection, time.monotonic()))
+        else:
+            connection.close()
+
+    def _answers(self, connection: PoolProxiedConnection) -> bool:
+        try:
+            return bool(self._dialect.do_ping(connection.dbapi_connection))  # type: ignore[arg-type]  # it is valid
+        except psycopg2.Error:
+            return False
+
+    def _close(self) -> None:
+        while self._idle:
+            connection, _ = self._idle.pop()
+            connection.invalidate()
+            connection.close()
+
+
+_hands: WeakKeyDictionary[Engine, _AtHand] = WeakKeyDictionary()
+_hands_lock = threading.Lock()
+
+
+def _at_hand(engine: Engine) -> _AtHand:
+    if (found := _hands.get(engine)) is None:
+        with _hands_lock:
+            found = _hands.get(engine)
+            if found is None:
+                found = _hands[engine] = _AtHand(engine)
+    return found
 
 
 def _by_itself(engine: Engine) -> PoolProxiedConnection:

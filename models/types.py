@@ -64,10 +64,14 @@ class AnyText(TypeDecorator[str]):
         return value and unescaped(value)
 
 
+_encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_sorting = json.JSONEncoder(allow_nan=False, separators=(",", ":"), sort_keys=True)
+
+
 def as_json(value: object, *, sort_keys: bool = False) -> str:
     """Write JSON as ASCII: NUL bytes and lone surrogates travel as escapes, and stay escapes."""
     try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":"), sort_keys=sort_keys)
+        return (_sorting if sort_keys else _encoder).encode(value)
     except (ValueError, TypeError, RecursionError) as error:
         raise Rejected(
             f"The content is not JSON ({error})",

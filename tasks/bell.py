@@ -207,7 +207,7 @@ def deliver(consumer: Any, heard: Ring) -> None:
         properties=made.properties,
         delivery_info={"exchange": "", "routing_key": STEPS},
     )
-    message._decoded_cache = made.body  # type: ignore[assignment]  # noqa: SLF001
+    message._decoded_cache = made.body  # noqa: SLF001
 
     def reject(_log: object, _errors: object, requeue: bool = False) -> None:  # noqa: FBT001, FBT002
         if requeue:

@@ -156,6 +156,8 @@ def _begin_in_child(**_: object) -> None:
     stopping.begin_in_child()
     if bell.this is not None:
         bell.this.only_ring()
+    task_prerun.connect(_count_up)
+    task_postrun.connect(_count_down)
     task_prerun.connect(_let_tasks_finish)
     threading.Thread(target=_end_in_time, name="end", daemon=True).start()
 
@@ -178,12 +180,10 @@ def _let_tasks_finish(**_: object) -> None:
     signal.signal(signal.SIGTERM, heard)
 
 
-@task_prerun.connect
 def _count_up(**_: object) -> None:
     _at_work.append(None)
 
 
-@task_postrun.connect
 def _count_down(**_: object) -> None:
     _at_work.pop()
 

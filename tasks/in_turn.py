@@ -41,16 +41,9 @@ def leave(receive: Callable[[], None]) -> bool:
 def serve_one_after_the_other() -> None:
     """Have the threads of a pool look for what was left to them."""
 
-    def on_apply(
-        self: TaskPool,
-        target: Any,
-        args: Any = None,
-        kwargs: Any = None,
-        callback: Any = None,
-        accept_callback: Any = None,
-        **_: object,
-    ) -> ApplyResult:
-        task = partial(apply_target, target, args, kwargs, callback, accept_callback)
+    def on_apply(self: TaskPool, target: Any, args: Any, kwargs: Any, **options: Any) -> Any:
+        told = {name: options.get(name) for name in ("callback", "accept_callback")}
+        task = partial(apply_target, target, args, kwargs, **told)
         if not _this.receives:
             return ApplyResult(self.executor.submit(serve, task))
         _this.task = task

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from math import inf
+from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
@@ -44,6 +45,7 @@ from tasks.background import Background
 from tasks.histories import Histories
 from tasks.patience import patiently
 from tasks.timers import after
+from tasks.turnstile import Turnstile
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,7 @@ class Runtime:
         self.worker_id = uuid7()
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.histories = Histories()
+        self.turnstile = Turnstile()
         self.prices = Prices.load(settings.prices)
         self.background = Background(lambda: self.loop)
         self.tools: Registry = default_registry
@@ -154,25 +157,25 @@ class Runtime:
         What does not heed its cancellation is left behind after a while: a tool that blocks the
         loop, or swallows the cancellation, must not keep a worker from going, nor the other chats.
         """
-        ended = threading.Event()
-        outcome: list[tuple[T, None] | tuple[None, BaseException]] = []
+        outcome: SimpleQueue[tuple[T | None, BaseException | None] | None] = SimpleQueue()
 
         async def guarded() -> None:
             try:
-                outcome.append((await work(), None))
+                outcome.put((await work(), None))  # at once: a future would take another round
             except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
-                outcome.append((None, error))
-            ended.set()  # at once: a future would take another round of the loop
+                outcome.put((None, error))
 
         self.loop.call_soon_threadsafe(self._begin, guarded())  # a blocked loop takes it, too
-        forget = cancellation.on_cancel(lambda _: after(HEED_SECONDS, ended.set))
-        ended.wait()
+        leave = partial(outcome.put, None)
+        forget = cancellation.on_cancel(lambda _: after(HEED_SECONDS, leave))
+        with self.turnstile.outside():
+            came = outcome.get()
         forget()
-        if not outcome:
+        if came is None:
             log.warning("A step was left behind: it did not heed its cancellation")
             cancellation.raise_if_cancelled()
             raise RuntimeError("What was left behind had not been cancelled")
-        value, error = outcome[0]
+        value, error = came
         if error is not None:
             raise error
         return cast("T", value)

@@ -58,7 +58,10 @@ def step(self: Any, chat_id: str) -> None:
     runtime = current()
     turn_id = turn_of(self.request)
     began = time.monotonic()
-    with claiming(runtime, UUID(chat_id), UUID(self.request.id), turn_id) as claim:
+    with (
+        runtime.turnstile.inside(),
+        claiming(runtime, UUID(chat_id), UUID(self.request.id), turn_id) as claim,
+    ):
         if claim is None:
             return  # a repeated, late or early message: somebody else has it, or nobody should
         timeline = Timeline(time.monotonic() - began)

@@ -168,8 +168,7 @@ class Change:
             chat.queue_version = self.version
             self.events.append(self._queue())
         if changed := _differs(_seen(chat), self.seen_before):
-            seen = _seen(chat)
-            told = {"status": seen["status"], "turn_id": seen["turn_id"], **changed}
+            told = _told({"status": chat.status, "turn_id": chat.turn_id, **changed})
             if self.before is None:
                 told |= {"title": chat.title, "labels": dict(chat.labels)}
             self.events.append(Event(EventKind.STATUS, told))
@@ -302,24 +301,35 @@ def begin(
     raise _refusal(transition, f"Cannot {transition} while the chat is {state}", rule.otherwise)
 
 
-def _seen(chat: Chat) -> dict[str, Json]:
+def _seen(chat: Chat) -> dict[str, Any]:
     """What readers see of the chat's state: a `status` event tells what has changed of it."""
     return {
         "status": chat.status,
-        "turn_id": str(chat.turn_id) if chat.turn_id else None,
+        "turn_id": chat.turn_id,
         "archived": chat.archived,
         "model": chat.model,
         "action": chat.action,
-        "deadline": chat.deadline.isoformat() if chat.deadline else None,
-        "run_after": chat.run_after.isoformat() if chat.run_after else None,
+        "deadline": chat.deadline,
+        "run_after": chat.run_after,
         "attempt": chat.attempt,
         "retry_state": chat.retry_state,
         "last_error": chat.last_error,
     }
 
 
-def _differs(now: dict[str, Json], before: dict[str, Json]) -> dict[str, Json]:
+def _differs(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in now.items() if before.get(name, ...) != value}
+
+
+def _told(changed: dict[str, Any]) -> dict[str, Json]:
+    """The same, as an event can hold it."""
+    return {name: _plain(value) for name, value in changed.items()}
+
+
+def _plain(value: Any) -> Json:
+    if isinstance(value, UUID):
+        return str(value)
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def after(now: datetime, seconds: float) -> datetime:

@@ -6,7 +6,6 @@ about the order. Nothing here decides a status; the transitions in `by_*.py` do.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -99,7 +98,7 @@ def append(
     }
     if change.unlocked is not None:
         message_id, created_at = change.unlocked.append(message), change.now
-        _note(change.unlocked, message_id, created_at, given)
+        _note(change.unlocked, message_id, given)
     else:
         row = change.tx.execute(_APPEND, given).one()
         message_id, created_at = int(row.id), row.created_at
@@ -123,14 +122,14 @@ def append(
     return message_id
 
 
-def _note(unlocked: Unlocked, message_id: int, now: datetime, given: dict[str, Any]) -> None:
+def _note(unlocked: Unlocked, message_id: int, given: dict[str, Any]) -> None:
     """Have the same written with the rest of the transition."""
     calls = {name: given.pop(name) for name in _OF_CALLS}
     if given.pop("is_step"):
-        unlocked.add("turn_step", id=given["turn_id"])
+        unlocked.add("turn_step")
     if calls["call_id"]:
-        unlocked.add("new_calls", message_id=message_id, **calls)
-    given |= {"parts": as_json(given["parts"]), "id": message_id, "created_at": now}
+        unlocked.add("new_calls", **calls)
+    given |= {"parts": as_json(given["parts"]), "id": message_id}
     given["request_id"] = given["request_id"] and escaped(given["request_id"])
     unlocked.add("message", **given)
 

@@ -6,11 +6,11 @@ written or nothing. It is a transaction of its own. Only the parts that are need
 the text of each combination is made once.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import Dialect, Engine
@@ -21,15 +21,8 @@ from models.steps import Took
 from models.tables import Chat
 from models.types import as_json, escaped
 
-_MESSAGE = (
-    "id",
-    "chat_id",
-    "turn_id",
-    "role",
-    "visibility",
-    "compressed",
-    "revision",
-    "parts",
+_MESSAGE = ("id", "turn_id", "role", "visibility", "compressed", "parts")
+_ANSWER = (
     "model",
     "context_limit",
     "runtime_ms",
@@ -41,8 +34,8 @@ _MESSAGE = (
     "cache_read_tokens",
     "cache_write_tokens",
     "reasoning_tokens",
-    "created_at",
 )
+"""What only a model's message has."""
 CALLS = {
     "call_id": "text",
     "name": "text",
@@ -88,46 +81,68 @@ CLAIMED = (
     "nextval('rejoinder.messages_id_seq')",
 )
 """What whoever takes a chat is told: the time, and two places at the end of history."""
-_STEP = ("chat_id", *(each.name for each in fields(Took) if each.name != "seconds"))
+_STEP = tuple(each.name for each in fields(Took) if each.name != "seconds")
+_OF_CALLS = {"new_calls": CALLS, "answers": _ANSWERS}
 
 
-def _values(part: str, columns: Sequence[str]) -> str:
+def _values(part: str, columns: Iterable[str]) -> str:
     return ", ".join(f"%({part}_{column})s" for column in columns)
 
 
-def _arrays(part: str, columns: Mapping[str, str]) -> str:
+# Only names of our own columns are put into the text; values travel as parameters.
+def _message(columns: tuple[str, ...]) -> str:
+    # What the chat's own row says of it is taken from there.
+    return f"""m AS (
+    INSERT INTO rejoinder.messages (chat_id, revision, created_at, {", ".join(columns)})
+           OVERRIDING SYSTEM VALUE
+    SELECT c.id, c.snapshot_version, c.updated_at, {_values("message", columns)} FROM c
+)"""  # noqa: S608
+
+
+def _rows(part: str, columns: Mapping[str, str], of_one: tuple[str, ...]) -> str:
+    """Rows of values: one, of which only these are given, or any number, as arrays."""
+    if of_one:
+        given = {name: f"%({part}_{name})s" for name in of_one}
+        one = (
+            f"CAST({given.get(name, 'NULL')} AS {kind}) AS {name}" for name, kind in columns.items()
+        )
+        return f"(SELECT {', '.join(one)}) AS v"
     # As text first: that is what an array of nothing but NULLs is.
-    given = (
+    arrays = (
         f"CAST(CAST(%({part}_{name})s AS text[]) AS {kind}[])" for name, kind in columns.items()
     )
-    return f"unnest({', '.join(given)}) AS v({', '.join(columns)})"
+    return f"unnest({', '.join(arrays)}) AS v({', '.join(columns)})"
 
 
-# Only names of our own columns are put into the text; values travel as parameters.
-_PARTS = {
-    "message": f"""m AS (
-    INSERT INTO rejoinder.messages ({", ".join(_MESSAGE)}) OVERRIDING SYSTEM VALUE
-    SELECT {_values("message", _MESSAGE)} FROM c
-)""",  # noqa: S608
-    "new_calls": f"""k AS (
+def _new_calls(of_one: tuple[str, ...]) -> str:
+    return f"""k AS (
     INSERT INTO rejoinder.tool_calls (chat_id, message_id, {", ".join(CALLS)})
-    SELECT c.id, %(new_calls_message_id)s, v.call_id, v.name, v.arguments, v.kind, v.delivery,
+    SELECT c.id, %(message_id)s, v.call_id, v.name, v.arguments, v.kind, v.delivery,
            v.external_id, v.approval, v.patience, v.default_answer, CAST(v.waits_for AS uuid[]),
            v.state, v.started_at
-      FROM c, {_arrays("new_calls", CALLS)}
-)""",  # noqa: S608
-    "answers": f"""a AS (
+      FROM c, {_rows("new_calls", CALLS, of_one)}
+)"""  # noqa: S608
+
+
+def _answers(of_one: tuple[str, ...]) -> str:
+    return f"""a AS (
     UPDATE rejoinder.tool_calls AS k
        SET state = v.state, result = v.result, settled = v.settled, started_at = v.started_at,
            ended_at = v.ended_at
-      FROM c, {_arrays("answers", _ANSWERS)}
+      FROM c, {_rows("answers", _ANSWERS, of_one)}
      WHERE k.chat_id = %(chat_id)s AND k.message_id = %(answers_message_id)s
        AND k.call_id = v.call_id
-)""",  # noqa: S608
-    "turn_step": """t AS (
-    UPDATE rejoinder.turns AS t SET steps = t.steps + 1 FROM c WHERE t.id = %(turn_step_id)s
-)""",
-    "turn_end": """t AS (
+)"""  # noqa: S608
+
+
+def _turn_step(_: tuple[str, ...]) -> str:
+    return """t AS (
+    UPDATE rejoinder.turns AS t SET steps = t.steps + 1 FROM c WHERE t.id = %(message_turn_id)s
+)"""
+
+
+def _turn_end(_: tuple[str, ...]) -> str:
+    return """t AS (
     UPDATE rejoinder.turns AS t
        SET steps = t.steps + CASE WHEN t.id = %(turn_end_id)s THEN %(turn_end_steps)s ELSE 0 END,
            state = %(turn_end_state)s, ended_at = %(turn_end_ended_at)s,
@@ -135,32 +150,46 @@ _PARTS = {
       FROM c
      WHERE t.id = %(turn_end_id)s OR (t.joined_id = %(turn_end_id)s AND t.state = 'joined')
     RETURNING t.id
-)""",
-    "step": f"""s AS (
-    INSERT INTO rejoinder.steps ({", ".join(_STEP)}, began_at)
-    SELECT {_values("step", _STEP)}, clock_timestamp() - make_interval(secs => %(step_seconds)s)
+)"""
+
+
+def _step(_: tuple[str, ...]) -> str:
+    return f"""s AS (
+    INSERT INTO rejoinder.steps (chat_id, began_at, {", ".join(_STEP)})
+    SELECT c.id, clock_timestamp() - make_interval(secs => %(step_seconds)s),
+           {_values("step", _STEP)}
       FROM c
-)""",  # noqa: S608
-    "stay": "",  # the chat's own columns; and it is told what a claim tells
+)"""  # noqa: S608
+
+
+_PARTS: Mapping[str, Callable[[tuple[str, ...]], str]] = {
+    "message": _message,
+    "new_calls": _new_calls,
+    "answers": _answers,
+    "turn_step": _turn_step,
+    "turn_end": _turn_end,
+    "step": _step,
+    "stay": lambda _: "",  # the chat's own columns; and it is told what a claim tells
 }
+"""The parts besides the chat itself; the text of each depends on what is given of it."""
+Shape: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @cache
-def _statement(columns: tuple[str, ...], parts: tuple[str, ...]) -> Prepared:
+def _statement(columns: tuple[str, ...], parts: Shape) -> Prepared:
     changes = ", ".join(f"{column} = %(chat_{column})s" for column in columns)
     first = f"""WITH c AS (
     UPDATE rejoinder.chats SET {changes}
      WHERE id = %(chat_id)s AND snapshot_version = %(expected)s
-    RETURNING id
+    RETURNING id, snapshot_version, updated_at
 )"""  # noqa: S608  # names of our own columns
-    wanted = [_PARTS[part] for part in parts]
+    names = [name for name, _ in parts]
+    wanted = [first, *filter(None, (_PARTS[name](given) for name, given in parts))]
     told = [
-        "ARRAY(SELECT id FROM t)" if "turn_end" in parts else "NULL",
-        *(CLAIMED if "stay" in parts else ()),
+        "ARRAY(SELECT id FROM t)" if "turn_end" in names else "NULL",
+        *(CLAIMED if "stay" in names else ()),
     ]
-    return Prepared(
-        ",\n".join([first, *filter(None, wanted)]) + f"\nSELECT {', '.join(told)} FROM c"
-    )
+    return Prepared(",\n".join(wanted) + f"\nSELECT {', '.join(told)} FROM c")
 
 
 @dataclass(frozen=True)
@@ -177,20 +206,40 @@ def execute(
     engine: Engine, chat_id: UUID, expected: int, parts: Mapping[str, Mapping[str, Any]]
 ) -> Written | None:
     """Write the parts; None if the chat is not as expected."""
-    changes = _stored(engine.dialect, parts["chat"])
     given: dict[str, Any] = {"chat_id": chat_id, "expected": expected}
-    given |= {f"chat_{name}": value for name, value in changes.items()}
-    others = tuple(name for name in _PARTS if name in parts)
-    for part in others:
-        given |= {f"{part}_{name}": _given(value) for name, value in parts[part].items()}
-    row = _statement(tuple(changes), others).one(engine, given)
+    how = _processors(engine.dialect)
+    for name, value in parts["chat"].items():
+        given[f"chat_{name}"] = how[name](value)
+    shape = tuple((part, _give(part, parts[part], given)) for part in _PARTS if part in parts)
+    row = _statement(tuple(parts["chat"]), shape).one(engine, given)
     if row is None:
         return None
     over, *taken = row
     return Written(over or (), (taken[0], taken[1], taken[2]) if taken else None)
 
 
-def _given(value: Any) -> Any:
+def _give(part: str, values: Mapping[str, Any], given: dict[str, Any]) -> tuple[str, ...]:
+    """Add what a part needs to what is given; which of it the part's text has to name.
+
+    Few texts, for each connection prepares all that it needs: NULLs are given, but for those of a
+    message that is not a model's, and of a single call.
+    """
+    names: tuple[str, ...] = ()
+    if part == "message":
+        is_answer = any(values[name] is not None for name in _ANSWER)
+        names = _MESSAGE + _ANSWER if is_answer else _MESSAGE
+    elif part in ("new_calls", "answers"):
+        if len(values["call_id"]) != 1:
+            values = {name: _array(value) for name, value in values.items()}
+        else:
+            values = {n: v[0] if isinstance(v, list) else v for n, v in values.items()}
+            names = tuple(n for n in _OF_CALLS[part] if values[n] is not None)
+    for name, value in values.items():
+        given[f"{part}_{name}"] = value
+    return names
+
+
+def _array(value: Any) -> Any:
     return [_text(each) for each in value] if isinstance(value, list) else value
 
 
@@ -200,14 +249,9 @@ def _text(value: object) -> str | None:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-def _stored(dialect: Dialect, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of a chat as they are stored."""
-    how = _processors(dialect)
-    return {name: how[name](value) for name, value in changes.items()}
-
-
 @cache
 def _processors(dialect: Dialect) -> Mapping[str, Callable[[Any], Any]]:
+    """How columns of a chat are stored."""
     columns = table_of(Chat).columns
     found = {column.name: column.type.dialect_impl(dialect) for column in columns}
     return {name: kind.bind_processor(dialect) or _as_it_is for name, kind in found.items()}

@@ -80,14 +80,15 @@ def on_what_is_known(
     try:
         effects = run(cast("Session", unlocked))
         if (line := took(effects)) is not None:
-            unlocked.add("step", chat_id=effects.chat_id, **vars(line))
+            unlocked.add("step", **vars(line))
     except (NeedsLockError, Refused):
         return None  # a refusal may be about old news: the row itself decides
     expected = known.chat["snapshot_version"]
     written = one_statement.execute(engine, effects.chat_id, expected, unlocked.parts)
     if written is None:
         return None
-    effects = replace(effects, ended=_all(effects.ended, written.over))
+    if written.over:
+        effects = replace(effects, ended=_all(effects.ended, written.over))
     then = unlocked.then(written.taken) if effects.fence else None
     return Done(effects, then, unlocked.messages)
 

@@ -23,7 +23,11 @@ class Row:
     def changes(self) -> dict[str, Any]:
         """What differs from what is stored; it counts as stored from now on."""
         now, stored = self.__dict__, self.__dict__["_stored"]
-        changed = {name: now[name] for name, value in stored.items() if now[name] != value}
+        changed = {
+            name: now[name]
+            for name, value in stored.items()
+            if now[name] is not value and now[name] != value
+        }
         stored.update(changed)
         return changed
 

@@ -113,7 +113,7 @@ class Unlocked:
         calls = None
         if self._calls is not None:
             calls = [vars(call) for call in self._calls if not vars(call)["settled"]]
-        chat = {name: vars(self._chat)[name] for name in self._known.chat}
+        chat = vars(self._chat)["_stored"]
         if taken is None:
             return Known(chat, self._known.now, self._known.read_at, [*self._ids], calls)
         now, *message_ids = taken

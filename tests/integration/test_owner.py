@@ -144,9 +144,10 @@ def statements(engine: Engine) -> Iterator[list[str]]:
 
 
 def test_a_step_says_three_things_to_the_database(world: World) -> None:
-    finished(world, world.running())  # prepares
-    chat = world.new()
     with statements(world.engine) as heard:
+        finished(world, world.running())  # prepares
+        chat = world.new()
+        heard.clear()
         chat.fence = world.claim(chat.id)
         answered(world, chat)
     assert [statement.split()[0] for statement in heard] == ["EXECUTE"] * 3

@@ -48,6 +48,7 @@ class Worker(SimpleNamespace):
     def __init__(self, places: int = 4, *, takes: bool = True) -> None:
         self.taken: list[Any] = []
         super().__init__(
+            hostname="steps@here",
             controller=SimpleNamespace(max_concurrency=None),
             pool=SimpleNamespace(num_processes=places),
             task_consumer=SimpleNamespace(consuming_from=lambda _: takes),
@@ -81,7 +82,7 @@ def test_the_step_is_taken_with_its_ids(elsewhere: list[Dispatch]) -> None:
     to, asks = a_step(), request(root_id="not-ours")
     assert bell.ring(to, asks)
     worker = Worker()
-    bell.take(worker)
+    bell.listen(worker)
     ((message, _),) = worker.taken
     assert message.payload[1] == {"chat_id": str(to.chat_id)}
     told = message.headers
@@ -113,7 +114,7 @@ def test_a_worker_that_would_take_none_from_the_broker_takes_none_from_itself(
 ) -> None:
     to = a_step()
     assert bell.ring(to, request())
-    bell.take(worker)
+    bell.listen(worker)
     assert (worker.taken, elsewhere) == ([], [to])
 
 
@@ -121,14 +122,14 @@ def test_what_was_rung_before_the_worker_was_to_go_is_handed_on(elsewhere: list[
     to, worker = a_step(), Worker()
     assert bell.ring(to, request())
     stopping.this.asked = True
-    bell.take(worker)
+    bell.listen(worker)
     assert (worker.taken, elsewhere) == ([], [to])
 
 
 def test_a_message_that_celery_gives_back_is_handed_on(elsewhere: list[Dispatch]) -> None:
     to, worker = a_step(), Worker()
     bell.ring(to, request())
-    bell.take(worker)
+    bell.listen(worker)
     ((_, reject),) = worker.taken
     reject(None, (), requeue=False)
     assert elsewhere == []
@@ -140,5 +141,5 @@ def test_a_step_that_cannot_be_taken_is_handed_on(elsewhere: list[Dispatch]) -> 
     to, worker = a_step(), Worker()
     worker.strategies = {}
     bell.ring(to, request())
-    bell.take(worker)
+    bell.listen(worker)
     assert elsewhere == [to]
