@@ -7,6 +7,7 @@ revoke it by. Only the pool's queue is left out. A worker that is full leaves no
 for a place comes first.
 """
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,6 +16,8 @@ from typing import Any
 
 from celery.concurrency.base import apply_target
 from celery.concurrency.thread import ApplyResult, TaskPool
+
+log = logging.getLogger(__name__)
 
 
 class _Thread(threading.local):
@@ -60,8 +63,9 @@ def serve(task: Callable[[], None]) -> None:
         _this.receive = None
         try:
             todo()
-        finally:  # what is left would be lost with whatever Celery raises here
-            todo = _next()
+        except BaseException:  # the pool would keep it to itself, and what is left would be lost
+            log.exception("Celery failed around a task")
+        todo = _next()
 
 
 def _next() -> Callable[[], None] | None:

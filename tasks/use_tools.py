@@ -4,8 +4,9 @@ The message stands in history before any tool runs. Results are collected in `He
 come, so that a stop or a shutdown keeps those that finished; all go into history in one commit.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any, TypeVar
 
 from models import machine
 from models.snapshot import Loaded
@@ -14,9 +15,11 @@ from rejoinder.core.decide import Call
 from rejoinder.core.messages import Approval, CallKind, CallPlan, CallState
 from rejoinder.core.parts import ToolCall, ToolResult
 from rejoinder.providers import provider_for
-from rejoinder.tools import Ran, ToolContext, result_limit, run_calls
+from rejoinder.tools import Ran, ToolContext, result_limit, run_alone, run_calls
 from tasks import agents
 from tasks.held import Held
+
+T = TypeVar("T")
 
 
 def run_tools(held: Held, loaded: Loaded, calls: Sequence[Call]) -> None:
@@ -120,19 +123,22 @@ def _run(held: Held, loaded: Loaded, calls: Sequence[ToolCall]) -> None:
             lambda data: held.tell("tool", call_id=call.call_id, state="progress", data=data),
         )
 
-    work = partial(
-        run_calls,
-        calls,
-        held.tools(loaded).registry,
-        make_context=context,
-        cancellation=held.cancellation,
-        active=held.tools(loaded).active,
-        default_timeout=runtime.settings.tool_seconds,
-        context_limit=_context(held, loaded),
-        on_result=finished,
-    )
-    with held.timeline.measure("tools"):
-        ran: Ran = runtime.run(work, held.cancellation)
+    toolbox = held.tools(loaded)
+    options: dict[str, Any] = {
+        "make_context": context,
+        "cancellation": held.cancellation,
+        "active": toolbox.active,
+        "default_timeout": runtime.settings.tool_seconds,
+        "context_limit": _context(held, loaded),
+        "on_result": finished,
+    }
+
+    def in_loop(work: Callable[[], Awaitable[T]]) -> T:
+        return runtime.run(work, held.cancellation)
+
+    with held.timeline.measure("tools"), runtime.turnstile.outside():
+        alone = run_alone(calls, toolbox.registry, in_loop=in_loop, **options)
+        ran: Ran = alone or in_loop(partial(run_calls, calls, toolbox.registry, **options))
     if ran.cause is not None:
         held.untouched = ran.untouched
         raise Cancelled(ran.cause)

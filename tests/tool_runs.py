@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.from_thread
+import anyio.to_thread
 
 from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.parts import Json, ToolCall
 from rejoinder.testing.tools import CHAT_ID, TURN_ID
-from rejoinder.tools import Ran, Registry, Tool, ToolContext, run_calls, tool
+from rejoinder.tools import Ran, Registry, Tool, ToolContext, run_alone, run_calls, tool
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
+way = "loop"
+"""How calls are run: all in the loop, or `alone` those that can be."""
 TINY = 0.02
 LONG = 10.0
 
@@ -27,18 +32,33 @@ async def run(
     """Run calls with the ids "0", "1", …"""
     heard = [] if progress is None else progress
     tools = {named for named, _ in calls if isinstance(named, Tool)}
-    return await run_calls(
-        [
-            ToolCall(str(n), named.name if isinstance(named, Tool) else named, arguments)
-            for n, (named, arguments) in enumerate(calls)
-        ],
-        options.pop("registry", None) or Registry(tools),
-        make_context=lambda call, stop: ToolContext(
+    asked = [
+        ToolCall(str(n), named.name if isinstance(named, Tool) else named, arguments)
+        for n, (named, arguments) in enumerate(calls)
+    ]
+    registry = options.pop("registry", None) or Registry(tools)
+    options |= {
+        "make_context": lambda call, stop: ToolContext(
             CHAT_ID, TURN_ID, call.call_id, call.name, stop, heard.append
         ),
-        cancellation=cancellation or Cancellation(),
-        **options,
-    )
+        "cancellation": cancellation or Cancellation(),
+    }
+    if way == "alone" and "max_threads" not in options:
+        alone = partial(
+            run_alone,
+            asked,
+            registry,
+            in_loop=lambda work: anyio.from_thread.run(_awaited, work),
+            **options,
+        )
+        ran = await anyio.to_thread.run_sync(alone, abandon_on_cancel=True)
+        if ran is not None:
+            return ran
+    return await run_calls(asked, registry, **options)
+
+
+async def _awaited(work: Callable[[], Awaitable[Any]]) -> Any:
+    return await work()
 
 
 def play(run: Coroutine[Any, Any, Ran]) -> Ran:

@@ -9,9 +9,11 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from asyncio import CancelledError
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -54,7 +56,9 @@ class Ran:
 
 
 @dataclass
-class _Slot:
+class Slot:
+    """A call, and what has become of it."""
+
     call: ToolCall
     begun: bool = False
     result: ToolResult | None = None
@@ -62,7 +66,12 @@ class _Slot:
     """Not ours to answer. It is raised by the caller's task: asyncio ends the whole event loop when
     a task of its own lets a SystemExit or KeyboardInterrupt go."""
 
+    def answer(self, content: Json) -> None:
+        """Give it its result."""
+        self.result = ToolResult(self.call.call_id, content)
+
     def fail(self, message: str) -> None:
+        """Give it an error for a result."""
         self.result = ToolResult(self.call.call_id, readable(message), is_error=True)
 
 
@@ -84,7 +93,7 @@ async def run_calls(  # noqa: PLR0913  # all but two are named
     the event loop. Only what is no `Exception` leaves this function: a cancellation of the task it
     runs in, a KeyboardInterrupt, a `Cancelled` that is not about these calls.
     """
-    run = _Run(
+    run = Run(
         registry=registry,
         make_context=make_context,
         cancellation=cancellation,
@@ -92,26 +101,19 @@ async def run_calls(  # noqa: PLR0913  # all but two are named
         default_timeout=default_timeout,
         limit=result_limit(context_limit),
         on_result=on_result,
-        threads=anyio.CapacityLimiter(max_threads),
     )
-    slots = [_Slot(call) for call in calls]
+    slots = [Slot(call) for call in calls]
+    threads = anyio.CapacityLimiter(max_threads)
     async with anyio.create_task_group() as group:
         for slot in slots:
-            group.start_soon(run.answer, slot, group.cancel_scope)
-    for slot in slots:
-        if slot.escaped is not None:
-            raise slot.escaped
-    without = [slot for slot in slots if slot.result is None]
-    return Ran(
-        results=tuple(slot.result for slot in slots if slot.result is not None),
-        unfinished=tuple(slot.call.call_id for slot in without),
-        untouched=tuple(slot.call.call_id for slot in without if not slot.begun),
-        cause=cancellation.cause if without else None,
-    )
+            group.start_soon(run.answer, slot, threads, group.cancel_scope)
+    return run.ran(slots)
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
+    """The calls of one message, at work."""
+
     registry: Registry
     make_context: MakeContext
     cancellation: Cancellation
@@ -119,28 +121,50 @@ class _Run:
     default_timeout: float
     limit: int
     on_result: Callable[[ToolResult], None] | None
-    threads: anyio.CapacityLimiter
 
-    async def answer(self, slot: _Slot, siblings: anyio.CancelScope) -> None:
+    async def answer(
+        self, slot: Slot, threads: anyio.CapacityLimiter, siblings: anyio.CancelScope
+    ) -> None:
         """Give the slot a result, unless it is cancelled before."""
         stop = Cancellation()
         with anyio.CancelScope() as scope, _stopped_by(self.cancellation, stop, scope):
             try:
-                await self._attempt(slot, stop)
-            except BaseException as error:  # noqa: BLE001  # sorted there
-                self._judge(error, slot, stop)
+                await self._attempt(slot, stop, threads)
+            except BaseException as error:  # sorted there
+                if isinstance(error, CancelledError) and _is_cancelled():
+                    raise
+                self.judge(error, slot, stop)
         if slot.escaped is not None:
             siblings.cancel()
             return
+        self.conclude(slot, stop)
+
+    def conclude(self, slot: Slot, stop: Cancellation) -> None:
+        """Tell the result, if there is one; that its time was up is one, too."""
         if slot.result is None and stop.cause is Cause.TIMEOUT:
             slot.fail(self._timed_out(slot.call.name))
         if slot.result is not None:
             self._report(slot.result)
 
-    async def _attempt(self, slot: _Slot, stop: Cancellation) -> None:
+    def ran(self, slots: Sequence[Slot]) -> Ran:
+        """How they ended; raises what is not ours to answer."""
+        for slot in slots:
+            if slot.escaped is not None:
+                raise slot.escaped
+        without = [slot for slot in slots if slot.result is None]
+        return Ran(
+            results=tuple(slot.result for slot in slots if slot.result is not None),
+            unfinished=tuple(slot.call.call_id for slot in without),
+            untouched=tuple(slot.call.call_id for slot in without if not slot.begun),
+            cause=self.cancellation.cause if without else None,
+        )
+
+    async def _attempt(
+        self, slot: Slot, stop: Cancellation, threads: anyio.CapacityLimiter
+    ) -> None:
         if stop.cancelled:
             return
-        tool = self._find(slot.call)
+        tool = self.find(slot.call)
         if isinstance(tool, str):
             slot.fail(tool)
             return
@@ -148,49 +172,80 @@ class _Run:
         if tool.is_async:
             content = await self._call(tool, arguments, slot, stop)
         else:
-            async with self.threads:
+            async with threads:
                 if self.cancellation.cancelled:
                     return  # the thread it waited for was freed by the very cancellation
                 content = await self._call(tool, arguments, slot, stop)
-        slot.result = ToolResult(slot.call.call_id, content)
+        slot.answer(content)
 
     async def _call(
         self,
         tool: FunctionTool[..., Any],
         arguments: dict[str, Any],
-        slot: _Slot,
+        slot: Slot,
         stop: Cancellation,
     ) -> Json:
-        nothing = "ok" if tool.signature.returns_nothing else "null"
+        self.begin(tool, arguments, slot, stop)
+        with _timer(self.timeout(tool), stop):
+            if tool.is_async:
+                awaitable: Any = tool.function(**arguments)
+            else:
+                blocking = partial(self.blocking, tool, arguments)
+                awaitable, content = await in_thread(blocking, f"tool {tool.name}")
+                if awaitable is None:
+                    return content
+            return self.content(tool, await awaitable)
 
-        def blocking() -> tuple[object, Json]:
-            value = tool.function(**arguments)
-            if inspect.isawaitable(value):  # a coroutine function behind a plain wrapper
-                return value, None
-            return None, content_of(value, self.limit, nothing=nothing)
+    async def rest(  # whose, of what
+        self,
+        slot: Slot,
+        tool: FunctionTool[..., Any],
+        awaitable: Awaitable[object],
+        stop: Cancellation,
+        seconds: float,
+    ) -> None:
+        """Await what a call that blocked has left to be awaited, unless it is stopped."""
+        with (
+            anyio.CancelScope() as scope,
+            _stopped_by(self.cancellation, stop, scope),
+            _timer(seconds, stop),
+        ):
+            slot.answer(self.content(tool, await awaitable))
 
+    def begin(
+        self,
+        tool: FunctionTool[..., Any],
+        arguments: dict[str, Any],
+        slot: Slot,
+        stop: Cancellation,
+    ) -> None:
+        """Note that a call begins, and give it its context, if it wants one."""
         slot.begun = True
         context = self.make_context(slot.call, stop)
         if tool.signature.context is not None:
             arguments[tool.signature.context] = context
-        with _timer(self._timeout(tool), stop):
-            if tool.is_async:
-                awaitable: Any = tool.function(**arguments)
-            else:
-                awaitable, content = await in_thread(blocking, f"tool {tool.name}")
-                if awaitable is None:
-                    return content
-            return content_of(await awaitable, self.limit, nothing=nothing)
 
-    def _judge(self, error: BaseException, slot: _Slot, stop: Cancellation) -> None:
+    def blocking(
+        self, tool: FunctionTool[..., Any], arguments: dict[str, Any]
+    ) -> tuple[object, Json]:
+        """Call a tool that blocks, in a thread of its own: what to await, or its content."""
+        value = tool.function(**arguments)
+        if inspect.isawaitable(value):  # a coroutine function behind a plain wrapper
+            return value, None
+        return None, self.content(tool, value)
+
+    def content(self, tool: FunctionTool[..., Any], value: object) -> Json:
+        """What the model reads of what a tool returned."""
+        nothing = "ok" if tool.signature.returns_nothing else "null"
+        return content_of(value, self.limit, nothing=nothing)
+
+    def judge(self, error: BaseException, slot: Slot, stop: Cancellation) -> None:
         """Turn what a tool raised into its result, or let it go on."""
         name = slot.call.name
         exits = isinstance(error, SystemExit)
         if isinstance(error, KeyboardInterrupt | GeneratorExit) or (exits and _in_main_thread()):
             slot.escaped = error  # a signal, perhaps
-        elif isinstance(error, anyio.get_cancelled_exc_class()):
-            if anyio.current_effective_deadline() == -inf:
-                raise error
+        elif isinstance(error, CancelledError):
             slot.fail(f"{name} was cancelled from within, by what it waited for.")
         elif stop.cancelled:
             pass  # it broke off because it was told to: no result
@@ -203,7 +258,7 @@ class _Run:
         else:
             slot.escaped = error
 
-    def _find(self, call: ToolCall) -> FunctionTool[..., Any] | str:
+    def find(self, call: ToolCall) -> FunctionTool[..., Any] | str:
         """The tool to run, or why there is none."""
         name = call.name
         tool = self.registry.get(name)
@@ -217,7 +272,8 @@ class _Run:
             return tool.objection(call) or f"The tool {name} is not one that a worker can run."
         return tool
 
-    def _timeout(self, tool: FunctionTool[..., Any]) -> float:
+    def timeout(self, tool: FunctionTool[..., Any]) -> float:
+        """How long it may take."""
         return self.default_timeout if tool.timeout is None else tool.timeout
 
     def _timed_out(self, name: str) -> str:
@@ -228,7 +284,7 @@ class _Run:
             if tool.is_async
             else "it may still be running"
         )
-        return f"{name} timed out after {self._timeout(tool):g} s; {after}."
+        return f"{name} timed out after {self.timeout(tool):g} s; {after}."
 
     def _report(self, result: ToolResult) -> None:
         if self.on_result is None:
@@ -288,6 +344,11 @@ def _told(error: BaseException) -> str:
     except Exception:  # noqa: BLE001  # its own __str__ is broken
         message = ""
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _is_cancelled() -> bool:
+    """Whether a cancellation is the task's own, not one of something that it waited for."""
+    return anyio.current_effective_deadline() == -inf
 
 
 def _in_main_thread() -> bool:

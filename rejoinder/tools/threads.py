@@ -15,9 +15,11 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeAlias, TypeVar, cast
 
 T = TypeVar("T")
+Outcome: TypeAlias = tuple[T | None, BaseException | None]
+"""What a function returned, or what it raised."""
 
 
 class ToolExit(Exception):  # noqa: N818  # an event, like the SystemExit that it stands for
@@ -29,21 +31,30 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
+    def tell(outcome: Outcome[T]) -> None:
+        with suppress(RuntimeError):  # the loop is gone, and so is whoever waited
+            loop.call_soon_threadsafe(_deliver, done, outcome)
+
+    start(function, tell, name)
+    return await done
+
+
+def start(function: Callable[[], T], tell: "Callable[[Outcome[T]], None]", name: str) -> None:
+    """Run it in a daemon thread, with the caller's context variables; `tell` what came of it."""
+
     def run() -> None:
         try:
-            tell: tuple[Callable[[Any], None], Any] = done.set_result, function()
+            outcome: Outcome[T] = function(), None
         except SystemExit as error:
             # Signals reach the main thread only: this one is the tool's own.
-            tell = done.set_exception, ToolExit(f"the tool tried to exit ({error.code!r})")
+            outcome = None, ToolExit(f"the tool tried to exit ({error.code!r})")
         except StopIteration as error:
-            tell = done.set_exception, RuntimeError(f"StopIteration: {error}")  # no future takes it
-        except BaseException as error:  # noqa: BLE001  # raised again in the waiting task
-            tell = done.set_exception, error
-        with suppress(RuntimeError):  # the loop is gone, and so is whoever waited
-            loop.call_soon_threadsafe(_deliver, done, *tell)
+            outcome = None, RuntimeError(f"StopIteration: {error}")  # no future takes it
+        except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
+            outcome = None, error
+        tell(outcome)
 
     _start(partial(copy_context().run, run), name)
-    return await done
 
 
 _IDLE_SECONDS = 10.0
@@ -81,6 +92,11 @@ _Work = tuple[Callable[[], None], str]
 os.register_at_fork(after_in_child=_idle.clear)
 
 
-def _deliver(done: "asyncio.Future[T]", tell: Callable[[Any], None], what: object) -> None:
-    if not done.done():
-        tell(what)
+def _deliver(done: "asyncio.Future[T]", outcome: "Outcome[T]") -> None:
+    value, error = outcome
+    if done.done():
+        return
+    if error is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(cast("T", value))

@@ -16,6 +16,7 @@ from rejoinder.core.cancellation import Cancellation, Cancelled
 from rejoinder.core.effects import Cause
 from rejoinder.testing.tools import call_tool
 from rejoinder.tools import Ran, ToolContext, tool
+from tests import tool_runs
 from tests.tool_runs import LONG, TINY, add, contents, play, run
 from tests.waiting import wait_until
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rejoinder.core.parts import Json, ToolResult
+
+
+@pytest.fixture(autouse=True, params=["loop", "alone"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_runs, "way", request.param)
 
 
 def test_an_async_tool_that_exits_beside_the_main_thread_fails_alone() -> None:
