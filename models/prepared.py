@@ -12,12 +12,18 @@ from hashlib import sha256
 from typing import Any
 from weakref import WeakSet
 
-from psycopg2.errors import DuplicatePreparedStatement, InvalidSqlStatementName
+from psycopg2.errors import (
+    DuplicatePreparedStatement,
+    FeatureNotSupported,
+    InvalidSqlStatementName,
+)
 from sqlalchemy import Dialect, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, NotSupportedError
 
 from models.engine import Execute, quickly
 
+_OUTDATED = (FeatureNotSupported, NotSupportedError)
+"""As the driver tells it, and as SQLAlchemy does: "cached plan must not change result type"."""
 _NAME = re.compile(r"%\((\w+)\)s")
 _plain: WeakSet[Dialect] = WeakSet()
 """Of engines that cannot keep prepared statements."""
@@ -56,4 +62,9 @@ class Prepared:
         if self._name not in ready:
             execute(self._prepare, {})
             ready.add(self._name)
-        return execute(self._execute, given)
+        try:
+            return execute(self._execute, given)
+        except _OUTDATED:  # a migration has changed what it returns; nothing was executed
+            execute(f"DEALLOCATE {self._name}", {})
+            execute(self._prepare, {})
+            return execute(self._execute, given)

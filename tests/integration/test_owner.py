@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -243,6 +243,20 @@ def test_a_pooler_that_forgets_prepared_statements_does_no_harm(world: World) ->
         finished(lent, lent.running())
     assert not [statement for statement in heard if statement.startswith("EXECUTE")]
     engine.dispose()
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_a_migration_that_changes_a_column_does_no_harm(world: World, *, is_heard: bool) -> None:
+    with statements(world.engine) if is_heard else nullcontext():
+        finished(world, world.running())
+        with world.engine.begin() as connection:
+            connection.exec_driver_sql(
+                "ALTER TABLE rejoinder.chats ALTER COLUMN title TYPE varchar(900)"
+            )
+        finished(world, world.running())
+    with statements(world.engine) as heard:
+        finished(world, world.running())
+    assert [statement for statement in heard if statement.startswith("EXECUTE")]
 
 
 def test_what_an_owner_takes_for_now_has_been(world: World) -> None:
