@@ -1,23 +1,11 @@
 """What all tables have in common."""
 
-from enum import StrEnum
 from typing import cast
 
-from sqlalchemy import CheckConstraint, MetaData, Table, func
+from sqlalchemy import MetaData, Table, func
 from sqlalchemy.orm import DeclarativeBase
 
 SCHEMA = "rejoinder"
-
-
-def one_of(column: str, values: type[StrEnum] | frozenset[StrEnum] | set[StrEnum]) -> str:
-    """The condition that a column holds one of these words."""
-    return f"{column} IN ({', '.join(repr(str(value)) for value in sorted(values))})"
-
-
-def check(name: str, condition: str) -> CheckConstraint:
-    """A CHECK with a name."""
-    return CheckConstraint(condition, name=name)
-
 
 NOW = func.now()
 BORN = func.clock_timestamp()  # several rows of one transaction still differ

@@ -1,9 +1,9 @@
 """The rows, and what a row can say.
 
-Every rule of the state machine that one row can break is a CHECK here, so that not even a bug or
-an operator's SQL can store a chat that the code does not know how to continue. There are no
-relationships: rows are reached by explicit queries, so nothing is ever loaded by surprise.
-How rows change is `machine/`; how they got their shape is `migrations/`.
+Every rule of the state machine that one row can break is a `check` here, so that not even a bug or
+an operator's SQL can store a chat that the code does not know how to continue; Postgres keeps them
+(`guards.py`). There are no relationships: rows are reached by explicit queries, so nothing is ever
+loaded by surprise. How rows change is `machine/`; how they got their shape is `migrations/`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.base import BORN, NOW, Base, check, one_of
+from models.base import BORN, NOW, Base
+from models.guards import check, one_of
 from models.types import AnyText, Content, Labels, Moment, words
 from rejoinder.core.limits import MAX_QUEUED
 from rejoinder.core.messages import (

@@ -18,7 +18,7 @@ Moment = DateTime(timezone=True)
 
 
 def words(enum: type[StrEnum]) -> Enum:
-    """An enum stored as its word, with a CHECK: readable in psql, and extended by a migration.
+    """An enum stored as its word, and guarded: readable in psql, and extended by a migration.
 
     Not a Postgres ENUM type: those cannot lose a value, and cannot be changed while an older
     release holds prepared statements on them.
@@ -26,7 +26,7 @@ def words(enum: type[StrEnum]) -> Enum:
     return Enum(
         enum,
         native_enum=False,
-        create_constraint=False,  # the tables name their CHECKs themselves
+        create_constraint=False,  # the tables say themselves which words they know
         values_callable=lambda e: [member.value for member in e],
         length=32,
     )

@@ -1,6 +1,6 @@
 """reconcile: an operator's way out of a combination of rows that should not exist.
 
-CHECK constraints keep a single row honest; this looks across tables too. A chat that is consistent
+Guards keep a single row honest; this looks across tables too. A chat that is consistent
 stays as it is. One that is not becomes `error`, with what was found in `last_error`, its queue
 recounted and its open calls answered, so that a user can go on with it.
 """

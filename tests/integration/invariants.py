@@ -2,8 +2,8 @@
 
 Each rule is a query for the chats that break it. `assert_invariants` runs them all over the whole
 database as one statement and names what it finds. The rules are written from the design, not from
-the code: CHECK constraints that say the same are repeated here on purpose, so that a rule that
-moves from a constraint into code (or back) is still watched.
+the code: conditions of the tables that say the same are repeated here on purpose, so that a rule
+that moves from a guard into code (or back) is still watched.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Every CHECK refuses the row that it is there to refuse, and no other CHECK would.
+"""Every condition refuses the row that it is there to refuse, and no other condition would.
 
-A case is SQL that breaks one CHECK of an otherwise legal row: Postgres names that CHECK, and with
-it dropped, the same SQL goes through. A CHECK without a case fails here.
+A case is SQL that breaks one condition of an otherwise legal row: Postgres names that one, as it
+names a CHECK, and with it left out of the guard, the same SQL goes through. A condition without a
+case fails here.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import psycopg2.errors
 import pytest
-from sqlalchemy import CheckConstraint, text
+from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
+from models import guards
 from models.base import Base
 from rejoinder.core.state import Status
 from tests.chats import World
+from tests.integration.schema import unguarded
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -92,6 +95,7 @@ CASES: dict[str, list[tuple[Status, str]]] = {
     ],
     "tool_calls_started_has_time": [(A, "state = 'started'")],
 }
+TABLES = {table.name: table for table in Base.metadata.tables.values()}
 FLAT = [(name, *case) for name, cases in CASES.items() for case in cases]
 
 
@@ -100,29 +104,70 @@ def world(engine: Engine) -> World:
     return World(engine)
 
 
-def test_every_check_has_a_case() -> None:
-    checks = {
-        str(constraint.name)
-        for table in Base.metadata.tables.values()
-        for constraint in table.constraints
-        if isinstance(constraint, CheckConstraint)
-    }
-    assert set(CASES) == checks
+def test_every_condition_has_a_case() -> None:
+    declared = {name for table in TABLES.values() for name in guards.conditions(table)}
+    assert set(CASES) == declared
 
 
 @pytest.mark.parametrize(("name", "status", "change"), FLAT, ids=[f"{n}: {c}" for n, _, c in FLAT])
-def test_a_check_refuses_what_it_is_there_for(
+def test_a_condition_refuses_what_it_is_there_for(
     world: World, name: str, status: Status, change: str
 ) -> None:
     world.chat(status)
-    table = next(t.name for t in Base.metadata.tables.values() if name.startswith(f"{t.name}_"))
-    statement = text(SET.format(table) + change)
-    with pytest.raises(IntegrityError) as refused, world.engine.begin() as connection:
-        connection.execute(statement)
-    error = refused.value.orig
-    assert isinstance(error, psycopg2.errors.CheckViolation)
-    assert error.diag.constraint_name == name
+    table = next(t for t in TABLES.values() if name in guards.conditions(t))
+    statement = SET.format(table.name) + change
+    diagnostics = refused(world, statement)
+    assert diagnostics.constraint_name == name
+    assert (diagnostics.schema_name, diagnostics.table_name) == ("rejoinder", table.name)
+    assert diagnostics.message_primary == (
+        f'new row for relation "{table.name}" violates check constraint "{name}"'
+    )
     with world.engine.begin() as connection:
-        connection.execute(text(f"ALTER TABLE rejoinder.{table} DROP CONSTRAINT {name}"))
-        assert connection.execute(statement).rowcount > 0
+        connection.execute(text(unguarded(table, name)))
+        assert connection.execute(text(statement)).rowcount > 0
         connection.rollback()
+
+
+def test_of_several_conditions_the_first_by_name_is_told_as_of_checks(world: World) -> None:
+    world.chat(W)
+    statement = SET.format("chats") + "owner = '', woken = true, archived = true, attempt = -1"
+    first = refused(world, statement).constraint_name
+    with world.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE rejoinder.chats DROP CONSTRAINT chats_guard"))
+        for name, condition in guards.conditions(TABLES["chats"]).items():
+            connection.execute(
+                text(f"ALTER TABLE rejoinder.chats ADD CONSTRAINT {name} CHECK ({condition})")
+            )
+    assert refused(world, statement).constraint_name == first == "chats_attempt_is_busy"
+
+
+def test_what_is_unknown_passes_as_in_a_check(world: World) -> None:
+    world.chat(W)
+    chats = TABLES["chats"]
+    unknown = dict.fromkeys(guards.conditions(chats), "NULL::boolean")
+    with world.engine.begin() as connection:
+        connection.execute(text(guards.function(chats, unknown)))
+        connection.execute(text(SET.format("chats") + "owner = ''"))
+    one_is_false = unknown | {"chats_owner_given": "owner <> ''"}
+    with world.engine.begin() as connection:
+        connection.execute(text(guards.function(chats, one_is_false)))
+    again = SET.format("chats") + "title = 'x'"
+    assert refused(world, again).constraint_name == "chats_owner_given"
+
+
+def test_new_rows_are_guarded_too_whoever_writes_them(world: World) -> None:
+    world.chat(P)
+    statement = """
+        SET LOCAL session_replication_role = replica;
+        INSERT INTO rejoinder.turns (id, chat_id, kind, state)
+        SELECT gen_random_uuid(), id, 'odd', 'queued' FROM rejoinder.chats"""
+    assert refused(world, statement).constraint_name == "turns_kind_known"
+
+
+def refused(world: World, statement: str) -> psycopg2.extensions.Diagnostics:
+    """What Postgres says of the row that it refuses."""
+    with pytest.raises(IntegrityError) as violation, world.engine.begin() as connection:
+        connection.execute(text(statement))
+    error = violation.value.orig
+    assert isinstance(error, psycopg2.errors.CheckViolation)
+    return error.diag

@@ -15,10 +15,12 @@ import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
-from models import machine
-from models.base import Base
+from models import guards, machine
+from models.base import Base, table_of
 from models.machine import NewChat
 from models.migrate import RELEASED, config_for, downgrade, upgrade
+from models.tables import Chat
+from rejoinder.core.state import Status
 from tests.chats import World, said, words
 from tests.integration import schema
 
@@ -40,12 +42,20 @@ OBJECTS = """
     UNION ALL SELECT typname FROM pg_type WHERE typnamespace = 'rejoinder'::regnamespace
 """
 CHATS = "ALTER TABLE rejoinder.chats"
+
+
+def guarding(**changed: str) -> str:
+    """The guard of chats, with some of its conditions changed, or left out if they are empty."""
+    says = guards.conditions(table_of(Chat)) | changed
+    return guards.function(table_of(Chat), {name: rule for name, rule in says.items() if rule})
+
+
 BAD = {
     "a dropped table": "DROP TABLE rejoinder.idempotency_keys",
     "a renamed table": "ALTER TABLE rejoinder.turns RENAME TO rounds",
     "a dropped column": f"{CHATS} DROP COLUMN labels",
     "a renamed column": f"{CHATS} RENAME COLUMN labels TO tags",
-    "another type": f"{CHATS} ALTER COLUMN dispatches TYPE bigint",
+    "another type": f"{CHATS} ALTER COLUMN used_calls TYPE numeric",
     "a shorter type": f"{CHATS} ALTER COLUMN status TYPE varchar(16)",
     "a column that must be filled": f"{CHATS} ADD COLUMN region text NOT NULL",
     "an old column that must be filled": f"{CHATS} ALTER COLUMN parent_id SET NOT NULL",
@@ -53,10 +63,8 @@ BAD = {
     "a new CHECK of old and new": (
         f"{CHATS} ADD COLUMN n int DEFAULT 0, ADD CONSTRAINT c CHECK (n > attempt)"
     ),
-    "a stricter CHECK": (
-        f"{CHATS} DROP CONSTRAINT chats_owner_given,"
-        " ADD CONSTRAINT chats_owner_given CHECK (length(owner) > 3)"
-    ),
+    "a stricter condition": guarding(chats_owner_given="length(owner) > 3"),
+    "a new condition": guarding(chats_brief="length(owner) < 10"),
     "a new unique rule": f"{CHATS} ADD CONSTRAINT one UNIQUE (owner)",
     "a new unique index": "CREATE UNIQUE INDEX one ON rejoinder.chats (owner)",
     "a new unique expression": "CREATE UNIQUE INDEX one ON rejoinder.chats (lower(owner))",
@@ -77,7 +85,8 @@ GOOD = {
     "a table": "CREATE TABLE rejoinder.notes (id int PRIMARY KEY, chat_id uuid NOT NULL UNIQUE)",
     "an index": "CREATE INDEX by_owner ON rejoinder.chats (owner)",
     "a dropped index": "DROP INDEX rejoinder.chats_children",
-    "a dropped CHECK": f"{CHATS} DROP CONSTRAINT chats_counts",
+    "a dropped guard": f"{CHATS} DROP CONSTRAINT chats_guard",
+    "a dropped condition": guarding(chats_counts=""),
     "another default": f"{CHATS} ALTER COLUMN model SET DEFAULT 'big'",
     "a CHECK of new columns": f"{CHATS} ADD COLUMN n int DEFAULT 0 CHECK (n >= 0)",
     "a unique new column": f"{CHATS} ADD COLUMN n int UNIQUE",
@@ -88,6 +97,14 @@ GOOD = {
 UNLIKE = {
     **BAD,
     **GOOD,
+    "a guard of new rows only": (
+        "ALTER TABLE rejoinder.turns DROP CONSTRAINT turns_guard, ADD CONSTRAINT turns_guard CHECK"
+        " (rejoinder.turns_guard(kind, state, answer_id, error, steps, ended_at)) NOT VALID"
+    ),
+    "a guard that sees less": (
+        "ALTER TABLE rejoinder.turns DROP CONSTRAINT turns_guard, ADD CONSTRAINT turns_guard CHECK"
+        " (rejoinder.turns_guard(kind, state, answer_id, error, NULL, ended_at))"
+    ),
     "a column that may be empty": f"{CHATS} ALTER COLUMN owner DROP NOT NULL",
     "another foreign key": (
         "ALTER TABLE rejoinder.turns DROP CONSTRAINT turns_chat_id_fkey,"
@@ -154,6 +171,18 @@ def test_every_migration_can_be_undone(database_url: str, engine: Engine) -> Non
         assert schema.differences(shapes[revision], schema.read(engine)) == [], revision
 
 
+def test_chats_of_every_status_go_from_checks_to_guards_and_back(
+    database_url: str, engine: Engine
+) -> None:
+    world = World(engine)
+    for status in Status:
+        world.chat(status)
+    before = world.dump()
+    downgrade(database_url, "0005")
+    upgrade(database_url)
+    assert world.dump() == before
+
+
 def test_migrations_form_one_line_from_nothing_to_now() -> None:
     scripts = ScriptDirectory.from_config(config_for())
     line = list(scripts.walk_revisions())
@@ -215,11 +244,7 @@ def test_a_change_that_leaves_the_previous_release_working_is_fine(
 
 def test_a_check_that_was_made_wider_can_be_declared(engine: Engine) -> None:
     before = schema.read(engine)
-    run(
-        engine,
-        f"{CHATS} DROP CONSTRAINT chats_owner_given,"
-        " ADD CONSTRAINT chats_owner_given CHECK (owner IS NOT NULL)",
-    )
+    run(engine, guarding(chats_owner_given="owner IS NOT NULL"))
     after = schema.read(engine)
     assert schema.breaks(before, after) != []
     assert schema.breaks(before, after, looser=frozenset({"chats_owner_given"})) == []

@@ -1,7 +1,7 @@
 """reconcile: whatever an operator or a bug left in the rows, the chat can be used again.
 
 That a consistent chat stays as it is, the matrix shows for every state. Here rows are broken by
-hand, one inconsistency at a time, with the CHECK that forbids it dropped in this test's database.
+hand, one inconsistency at a time, with the condition that forbids it left out of the guard.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import text
 
-from models import machine
+from models import guards, machine
+from models.base import table_of
 from models.engine import transaction
+from models.tables import Chat
 from rejoinder.core.effects import Cause
 from rejoinder.core.state import Status
 from tests.chats import World, said, words
 from tests.integration.reading import history, queue, sql
+from tests.integration.schema import unguarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +36,7 @@ class Broken:
     sql: str
     queued: int = 0
     without: tuple[str, ...] = ()
-    """The CHECKs that would refuse it."""
+    """The conditions that would refuse it."""
 
 
 CHATS = "UPDATE rejoinder.chats SET"
@@ -136,16 +138,13 @@ def world(engine: Engine) -> World:
 
 @contextmanager
 def without_checks(world: World, names: tuple[str, ...]) -> Iterator[None]:
-    """Drop CHECKs of the chats, and add them again: Postgres then looks at the rows itself."""
-    definition = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = :name"
-    dropped: dict[str, str] = {}
-    with world.engine.begin() as connection:
-        for name in names:
-            dropped[name] = connection.scalars(text(definition), {"name": f"chats_{name}"}).one()
-            connection.execute(text(f"ALTER TABLE rejoinder.chats DROP CONSTRAINT chats_{name}"))
+    """Leave conditions of the chats out, then guard again: Postgres looks at the rows itself."""
+    chats = table_of(Chat)
+    sql(world, unguarded(chats, *(f"chats_{name}" for name in names)))
     yield
-    for name, check in dropped.items():
-        sql(world, f"ALTER TABLE rejoinder.chats ADD CONSTRAINT chats_{name} {check}")
+    sql(world, unguarded(chats))
+    sql(world, "ALTER TABLE rejoinder.chats DROP CONSTRAINT chats_guard")
+    sql(world, guards.constraint(chats))
 
 
 @pytest.mark.parametrize("name", BROKEN)
