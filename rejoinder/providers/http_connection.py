@@ -158,6 +158,10 @@ class Answer:
         self._keeps = http.our_state is h11.DONE
         self._framing = Sized(0) if is_bare else _framing(head)
 
+    def is_over(self) -> bool:
+        """Whether all of the body has come: whoever reads on does not have to wait."""
+        return self._framing.complete
+
     @property
     def leaves_open(self) -> bool:
         """Whether the connection can be asked again: all has come, and nothing more."""
