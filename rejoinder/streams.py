@@ -185,7 +185,7 @@ def coalesce(batch: list[Sent]) -> list[Sent]:
         if before is not None and before[0] == part:
             whole = before[1]
             whole["text"] = str(whole["text"]) + str(data["text"])
-            whole["seq"], whole["n"] = data["seq"], int(str(whole["n"])) + 1
+            whole["seq"], whole["n"] = data["seq"], int(str(whole["n"])) + int(str(data["n"]))
         else:
             whole = dict(data)
             last[chat_id] = part, whole

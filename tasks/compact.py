@@ -29,12 +29,12 @@ from rejoinder.core.failures import FailureKind
 from rejoinder.core.fitting import fit
 from rejoinder.core.messages import Failure, NewMessage, Role, Visibility
 from rejoinder.core.model import (
+    Batch,
     ModelRequest,
     Options,
     Profile,
     Reply,
     StopReason,
-    StreamItem,
     TextDelta,
 )
 from rejoinder.core.parts import Json, text_of
@@ -184,14 +184,19 @@ def _written(reply: Reply) -> tuple[Reply, str]:
 def _ask(held: Held, writer: _Writer, request: ModelRequest) -> Reply:
     count = 0
 
-    def see(item: StreamItem) -> None:
+    def see(batch: Batch) -> None:
+        for item in batch:
+            if isinstance(item, TextDelta):
+                show(item)
+
+    def show(words: TextDelta) -> None:
         nonlocal count
-        if isinstance(item, TextDelta):
-            count += 1
-            data: dict[str, Json] = {"state": "part", "index": item.index, "text": item.text}
-            data |= {"history_version": held.fence.history_version, "attempt": request.attempt}
-            data |= {"seq": count, "n": 1}
-            held.runtime.events.add(held.chat_id, EVENT, data, now=count == 1)
+        is_first = count == 0
+        count += words.count
+        data: dict[str, Json] = {"state": "part", "index": words.index, "text": words.text}
+        data |= {"history_version": held.fence.history_version, "attempt": request.attempt}
+        data |= {"seq": count, "n": words.count}
+        held.runtime.events.add(held.chat_id, EVENT, data, now=is_first)
 
     stream = writer.provider.stream(request)
     silence = held.runtime.settings.silence_seconds

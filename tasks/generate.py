@@ -19,7 +19,7 @@ from rejoinder.core import parts
 from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.effects import Cause
 from rejoinder.core.messages import Failure, NewMessage, Role, Usage, Visibility
-from rejoinder.core.model import ModelRequest, Progress, Reply, StopReason, StreamItem
+from rejoinder.core.model import Batch, ModelRequest, Reply, StopReason
 from rejoinder.core.partial import Partial
 from rejoinder.core.prompt import assemble
 from rejoinder.providers import Provider, provider_for
@@ -94,9 +94,10 @@ def _ask(held: Held, provider: Provider, request: ModelRequest) -> tuple[Reply, 
     so_far = Partial()
     preview = Preview(held)
 
-    def see(item: StreamItem) -> None:
-        so_far.add(item)
-        preview.add(item)
+    def see(batch: Batch) -> None:
+        for item in batch:
+            so_far.add(item)
+            preview.add(item)
 
     silence = held.runtime.settings.silence_seconds
     stream = provider.stream(request)
@@ -133,9 +134,9 @@ def _since(began: float) -> int:
 
 
 async def consume(
-    stream: AsyncIterator[StreamItem | Progress],
+    stream: AsyncIterator[Batch],
     cancellation: Cancellation,
-    see: Callable[[StreamItem], None],
+    see: Callable[[Batch], None],
     silence: float,
 ) -> Reply:
     """Read the stream to its end. A complete answer wins over a cancellation that came with it."""
@@ -148,11 +149,11 @@ async def consume(
 
         forget = cancellation.on_cancel(stop)
         try:
-            async with aclosing(with_silence_limit(stream, silence)) as items:
-                async for item in items:
-                    see(item)
-                    if isinstance(item, Reply):
-                        reply = item
+            async with aclosing(with_silence_limit(stream, silence)) as batches:
+                async for batch in batches:
+                    see(batch)
+                    if isinstance(batch[-1], Reply):
+                        reply = batch[-1]
         finally:
             forget()
     if reply is not None:

@@ -86,10 +86,10 @@ async def _name(
         options=Options(max_tokens=MOST_TOKENS),
     )
     reply: Reply | None = None
-    async with aclosing(with_silence_limit(provider.stream(request), SECONDS)) as items:
-        async for item in items:
-            if isinstance(item, Reply):
-                reply = item
+    async with aclosing(with_silence_limit(provider.stream(request), SECONDS)) as batches:
+        async for batch in batches:
+            if isinstance(batch[-1], Reply):
+                reply = batch[-1]
     if reply is not None:
         await in_thread(
             partial(_store, runtime, chat_id, f"{provider.name}:{model}", reply), "title"

@@ -1,10 +1,10 @@
 """What a model is asked and what it answers, without any provider's words.
 
-A `Provider` (see `rejoinder/providers`) turns a `ModelRequest` into a stream of `Delta`s that ends
-with one `Reply`. Nothing here knows rows, tasks or HTTP.
+A `Provider` (see `rejoinder/providers`) turns a `ModelRequest` into a stream of batches of `Delta`s
+that ends with one `Reply`. Nothing here knows rows, tasks or HTTP.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypeAlias
@@ -91,6 +91,8 @@ class TextDelta:
 
     index: int
     text: str
+    count: int = 1
+    """How many deltas of the provider it stands for."""
     kind: Literal["text"] = "text"
 
 
@@ -100,6 +102,7 @@ class ReasoningDelta:
 
     index: int
     text: str
+    count: int = 1
     kind: Literal["reasoning"] = "reasoning"
 
 
@@ -111,6 +114,7 @@ class CallDelta:
     call_id: str
     name: str
     arguments: str = ""
+    count: int = 1
     kind: Literal["tool_call"] = "tool_call"
 
 
@@ -147,13 +151,7 @@ class Reply:
     kind: Literal["reply"] = "reply"
 
 
-@dataclass(frozen=True)
-class Progress:
-    """The provider is still there and has nothing to show: only the silence limit cares."""
-
-    kind: Literal["progress"] = "progress"
-
-
 Delta: TypeAlias = TextDelta | ReasoningDelta | CallDelta | PartDone
 StreamItem: TypeAlias = Delta | UsageSoFar | Reply
-LiveItem: TypeAlias = StreamItem | Progress
+Batch: TypeAlias = Sequence[StreamItem]
+"""What came together. An empty one says that the provider is still there: for the silence limit."""

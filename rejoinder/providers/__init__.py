@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from rejoinder.core.errors import Rejected
-from rejoinder.core.model import LiveItem, ModelRequest, Profile
+from rejoinder.core.model import Batch, ModelRequest, Profile
 
 
 class Provider(Protocol):
@@ -25,8 +25,12 @@ class Provider(Protocol):
     def profile(self, model: str) -> Profile:
         """What a model can do; a guess on the safe side for one that nobody knows."""
 
-    def stream(self, request: ModelRequest) -> AsyncIterator[LiveItem]:
+    def stream(self, request: ModelRequest) -> AsyncIterator[Batch]:
         """Ask: an async generator of deltas and, last, if the answer is complete, its `Reply`.
+
+        What comes together is yielded together, and deltas of the same part in it may be one, with
+        their `count`: each batch costs everybody on its way as much as one word. An empty batch
+        shows that the provider is there, although it has nothing to say.
 
         Raises nothing but `ProviderError`. Closing the generator, or cancelling whoever waits for
         it, closes the connection. Read it through `silence.with_silence_limit`.

@@ -3,35 +3,34 @@
 Reads the raw events of a streamed answer: the SDK's typed events drop pings and fields they do not
 know, and cost more. The SDK's retries are off (there is one retry layer) and so are its spans. Key
 and address come from the environment, where the SDK finds them. Converting is done in
-`anthropic_request.py`, `anthropic_stream.py` and `anthropic_blocks.py`.
+`anthropic_request.py`, `anthropic_events.py`, `anthropic_stream.py` and `anthropic_blocks.py`.
 """
 
 import contextlib
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, cast
 
 import anyio
 import httpx2
-from anthropic import AnthropicError, APIStatusError, AsyncAnthropic, AsyncStream, Stream
+from anthropic import AnthropicError, AsyncAnthropic, AsyncStream
 
 from rejoinder.core.failures import FailureKind
-from rejoinder.core.model import LiveItem, ModelRequest, Profile, Progress
+from rejoinder.core.model import Batch, ModelRequest, Profile, StreamItem
 from rejoinder.core.parts import Json
 from rejoinder.providers import anthropic_models
 from rejoinder.providers.anthropic_blocks import NAME, wire_name
+from rejoinder.providers.anthropic_events import Events
 from rejoinder.providers.anthropic_request import body_of
 from rejoinder.providers.anthropic_stream import Answer
 from rejoinder.providers.details import clean
-from rejoinder.providers.errors import BrokenStreamError, ProviderError, classify, failure
-from rejoinder.providers.http_transport import http_client
+from rejoinder.providers.errors import ProviderError, classify, failure
+from rejoinder.providers.http_transport import IS_OVER, http_client
 
 # The silence limit of the stream is the real one; this is for a dead line without one.
 TIMEOUT = httpx2.Timeout(900.0, connect=10.0)
 DRAIN_SECONDS = 1.0
 NO_KEY = "There is no API key for Anthropic: set ANTHROPIC_API_KEY for the workers."
-_NOTHING = (Progress(),)
-_decode = json.JSONDecoder().decode
 NO_STREAM = "Anthropic answered with something else than a stream: check ANTHROPIC_BASE_URL."
 
 
@@ -49,7 +48,7 @@ class AnthropicProvider:
         """What a model can do."""
         return anthropic_models.profile(model)
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[LiveItem, None]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Batch, None]:
         """Ask, and yield the answer as it comes."""
         names = {wire_name(tool.name): tool.name for tool in request.tools}
         request_id: str | None = None
@@ -59,15 +58,18 @@ class AnthropicProvider:
                 answer = Answer(names, request_id)
                 chunks = _events(response)
                 async for events in chunks:
-                    for event in events:
-                        for item in answer.take(event) or _NOTHING:
-                            yield item
-                        if answer.ended:
-                            break
+                    batch: list[StreamItem] = []
+                    try:
+                        some = answer.take(events, batch)
+                    except Exception:
+                        yield batch
+                        raise
+                    if some:
+                        yield batch
                     if answer.ended:
                         break
                 answer.require_end()
-                await _drain(chunks)
+                await _drain(chunks, response)
         except Exception as error:
             raise classify(error, NAME, request_id=request_id) from error
 
@@ -96,8 +98,23 @@ class AnthropicProvider:
                 raise _without_key(clean(str(error))) from error
             if not _has_credentials(client):
                 raise _without_key()
+            _remember_address(client)
             self._client = client
         return self._client
+
+
+def _remember_address(client: AsyncAnthropic) -> None:
+    """Have the client put the one address that is asked together once, not for each request.
+
+    Not in a subclass: to those the SDK gives no credentials but a key.
+    """
+    put_together = client._prepare_url  # noqa: SLF001
+
+    @lru_cache(maxsize=8)
+    def remembered(_: httpx2.URL, url: str) -> httpx2.URL:
+        return put_together(url)
+
+    client._prepare_url = lambda url: remembered(client.base_url, url)  # type: ignore[method-assign]  # noqa: SLF001
 
 
 @contextlib.asynccontextmanager
@@ -141,73 +158,32 @@ async def _asked(
 async def _events(response: httpx2.Response) -> AsyncIterator[Iterator[Mapping[str, Json]]]:
     """The events, as JSON, those together that came together.
 
-    A JSON body instead of a stream is an answer in one event.
+    A JSON body instead of a stream is an answer in one event. A body that is not compressed is
+    taken as it comes: each layer of httpx that it crosses costs as much as to understand a word.
     """
+    events = Events(response)
     if "json" in response.headers.get("content-type", ""):
-        message = _parsed(await response.aread(), response)
+        message = events.parsed(await response.aread())
         yield iter([{"type": "message_start", "message": message}, {"type": "message_stop"}])
         return
-    rest = b""
-    async for chunk in response.aiter_bytes():
-        whole, blank, rest = (rest + chunk).rpartition(b"\n\n")
-        if b"\r" in rest or b"\r" in whole:  # other ends of lines, or part of one
-            whole, rest = _whole_events(whole + blank + rest)
-        yield (_parsed(data, response) for data in _data(whole))
-    # Some servers leave out the blank line after the last event.
-    yield (_parsed(data, response) for data in _data(rest))
+    is_packed = "content-encoding" in response.headers
+    raw = response.aiter_bytes() if is_packed else cast("httpx2.AsyncByteStream", response.stream)
+    async for chunk in raw:
+        yield events.take(chunk)
+    yield events.end()
 
 
-def _whole_events(received: bytes) -> tuple[bytes, bytes]:
-    """Events that have come whole, and the rest, where lines may end as they like."""
-    waits = received.endswith(b"\r")  # for its line feed, perhaps
-    unix = received[: -1 if waits else None].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    whole, _, rest = unix.rpartition(b"\n\n")
-    return whole, rest + b"\r" if waits else rest
-
-
-def _data(events: bytes) -> Iterator[str | bytes]:
-    """The data of each event.
-
-    Nearly all are two short lines; the SDK's own decoder, which takes longer than everything else
-    that is done with an event, reads those that are not.
-    """
-    for event in events.split(b"\n\n"):
-        name, found, data = event.partition(b"\ndata: ")
-        if found and b"\n" not in data and b"\n" not in name and name.startswith(b"event: "):
-            yield data
-        elif event.strip():
-            for odd in Stream.raw_events(cast("httpx2.Response", _Body(event))):
-                if odd.data:
-                    yield odd.data
-
-
-class _Body:
-    """One event, as if it were all of a response."""
-
-    def __init__(self, event: bytes) -> None:
-        self._event = event
-
-    def iter_bytes(self) -> Iterator[bytes]:
-        yield self._event + b"\n\n"
-
-
-async def _drain(events: AsyncIterator[object]) -> None:
+async def _drain(events: AsyncIterator[object], response: httpx2.Response) -> None:
     """Read to the end of the body, so that the connection can be used again."""
-    with contextlib.suppress(Exception), anyio.move_on_after(DRAIN_SECONDS):
+    is_over = response.extensions.get(IS_OVER)
+    waits = is_over is None or not is_over()
+    with contextlib.suppress(Exception), _brief() if waits else contextlib.nullcontext():
         async for _ in events:
             pass
 
 
-def _parsed(data: str | bytes, response: httpx2.Response) -> Mapping[str, Json]:
-    try:
-        found = _decode(data if isinstance(data, str) else data.decode("utf-8", "surrogatepass"))
-    except ValueError as error:
-        raise BrokenStreamError("an event is not complete") from error
-    if not isinstance(found, Mapping):
-        raise BrokenStreamError("an event is no object")
-    if found.get("type") == "error":
-        raise APIStatusError("an error within the stream", response=response, body=found)
-    return found
+def _brief() -> anyio.CancelScope:
+    return anyio.move_on_after(DRAIN_SECONDS)
 
 
 def _without_key(detail: str | None = None) -> ProviderError:

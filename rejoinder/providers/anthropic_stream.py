@@ -1,12 +1,13 @@
 """The events of one streamed answer, put together.
 
 Takes events as JSON, in whatever pieces the API cuts an answer: block by block, a block at once,
-or the whole answer in its first event. Gives deltas, complete parts, and one `Reply` when, and only
-when, the answer was ended by the API. Reads no bytes; `anthropic.py` does.
+or the whole answer in its first event. Gives deltas (one for all words of a block that came
+together), complete parts, and one `Reply` when, and only when, the answer was ended by the API.
+Reads no bytes; `anthropic_events.py` does.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rejoinder.core.messages import Usage
@@ -35,6 +36,7 @@ STOPS: Mapping[str, StopReason] = {
     "model_context_window_exceeded": StopReason.CONTEXT_LENGTH,
 }
 _CUTTING = frozenset({StopReason.MAX_TOKENS, StopReason.CONTEXT_LENGTH, StopReason.REFUSAL})
+_ARGUMENTS = "partial_json"
 _NOT_EXTRA = frozenset({"type", "role", "content", "model", "usage"})
 
 
@@ -70,30 +72,36 @@ class Answer:
         self._usage: dict[str, Json] = {}
         self.ended = False
 
-    def take(self, event: Mapping[str, Json]) -> list[StreamItem]:
-        """Take one event; what does not fit the protocol breaks the stream."""
+    def take(self, events: Iterable[Mapping[str, Json]], items: list[StreamItem]) -> bool:
+        """Take events that came together, to the end of the answer; whether there were any.
+
+        What they say is added to `items`. What does not fit the protocol breaks the stream, and
+        what came before it counts.
+        """
+        said = _Said(self._places, self._said)
+        some = False
         try:
-            words = self._words(event)
-            return [*self._take(event)] if words is None else words
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise BrokenStreamError(f"an event does not fit: {error!r}") from error
+            for event in events:
+                some = True
+                try:
+                    more = _more(event)
+                    if more is None:
+                        said.tell(items)
+                        items += [*self._take(event)]
+                    else:
+                        said.add(*more, items)
+                except (AttributeError, KeyError, TypeError, ValueError) as error:
+                    raise BrokenStreamError(f"an event does not fit: {error!r}") from error
+                if self.ended:
+                    break
+        finally:
+            said.tell(items)
+        return some
 
     def require_end(self) -> None:
         """Refuse to call this an answer unless the API has ended it."""
         if not self.ended:
             raise BrokenStreamError("the stream ended without its last event")
-
-    def _words(self, event: Mapping[str, Json]) -> list[StreamItem] | None:
-        """More words, which is what nearly all events are; None: something else."""
-        delta = event.get("delta")
-        if type(delta) is not dict or delta.get("type") != "text_delta":
-            return None
-        text = delta.get("text")
-        if type(text) is not str or event.get("type") != "content_block_delta":
-            return None
-        place = self._places[event["index"]]
-        self._blocks[place].words.append(text)
-        return [TextDelta(place, text)] if text else []
 
     def _take(self, event: Mapping[str, Json]) -> Iterator[StreamItem]:
         match event:
@@ -105,7 +113,7 @@ class Answer:
                 yield from self._open(it)
             case {"type": "content_block_delta", "index": index, "delta": Mapping() as delta}:
                 place = self._places[index]
-                yield from self._grow(place, self._blocks[place], delta)
+                self._grow(self._blocks[place], delta)
             case {"type": "content_block_stop", "index": index}:
                 yield from self._close(self._places[index])
             case {"type": "message_delta", "delta": Mapping() as delta}:
@@ -138,27 +146,30 @@ class Answer:
         if it.is_call:
             call_id, name = it.identity
             yield CallDelta(place, call_id, self._names.get(name, name))
-        for kind, key in (("text", "text"), ("thinking", "thinking")):
-            if block["type"] == kind and block.get(key):
-                yield from self._grow(place, it, {"type": f"{kind}_delta", key: it.block.pop(key)})
+        for kind in ("text", "thinking"):
+            if block["type"] == kind and isinstance(text := block.get(kind), str):
+                yield from self._said(place, kind, [text])
         if block["type"] == "fallback" and isinstance(to := block.get("to"), Mapping):
             self._note({"model": to.get("model")}, None)
 
-    def _grow(self, place: int, it: _Open, delta: Mapping[str, Json]) -> Iterator[StreamItem]:
+    def _said(self, place: int, key: str, texts: list[str]) -> Iterator[StreamItem]:
+        """More of a block's text, as one delta; a delta without text is none."""
+        it, text = self._blocks[place], "".join(texts)
+        (it.arguments if key == _ARGUMENTS else it.words).append(text)
+        count = len(texts) - texts.count("")
+        if not count:
+            return
+        if key == "text":
+            yield TextDelta(place, text, count)
+        elif key == "thinking":
+            yield ReasoningDelta(place, text, count)
+        else:
+            call_id, name = it.identity
+            yield CallDelta(place, call_id, self._names.get(name, name), text, count)
+
+    def _grow(self, it: _Open, delta: Mapping[str, Json]) -> None:
+        """Take what else there is of a block."""
         match delta:
-            case {"type": "text_delta", "text": str(text)}:
-                it.words.append(text)
-                if text:
-                    yield TextDelta(place, text)
-            case {"type": "thinking_delta", "thinking": str(text)}:
-                it.words.append(text)
-                if text:
-                    yield ReasoningDelta(place, text)
-            case {"type": "input_json_delta", "partial_json": str(text)}:
-                it.arguments.append(text)
-                if text:
-                    call_id, name = it.identity
-                    yield CallDelta(place, call_id, self._names.get(name, name), text)
             case {"type": "citations_delta", "citation": citation}:
                 cited = it.block.get("citations")
                 it.block["citations"] = [*(cited if isinstance(cited, list) else ()), citation]
@@ -219,6 +230,54 @@ class Answer:
     def _extra(self) -> dict[str, Json]:
         extra = {k: v for k, v in self._message.items() if k not in _NOT_EXTRA}
         return {**extra, "usage": self._usage}
+
+
+class _Said:
+    """Deltas of one block, one right after the other: told as one, and as cheap as one."""
+
+    def __init__(
+        self,
+        places: Mapping[Json, int],
+        told: Callable[[int, str, list[str]], Iterator[StreamItem]],
+    ) -> None:
+        self._places = places
+        self._told = told
+        self._index: Json = None
+        self._key = ""
+        self._texts: list[str] = []
+
+    def add(self, index: Json, key: str, text: str, items: list[StreamItem]) -> None:
+        if index != self._index or key != self._key:
+            self.tell(items)
+            self._place = self._places[index]
+            self._index, self._key = index, key
+        self._texts.append(text)
+
+    def tell(self, items: list[StreamItem]) -> None:
+        key, texts = self._key, self._texts
+        self._key, self._texts = "", []
+        if texts:
+            items += self._told(self._place, key, texts)
+
+
+def _more(event: Mapping[str, Json]) -> tuple[Json, str, str] | None:
+    """More text, which is what nearly all events are: of which block, which, and what; or None."""
+    delta = event.get("delta")
+    if type(delta) is not dict:
+        return None
+    kind = delta.get("type")
+    if kind == "text_delta":
+        key = "text"
+    elif kind == "thinking_delta":
+        key = "thinking"
+    elif kind == "input_json_delta":
+        key = _ARGUMENTS
+    else:
+        return None
+    text = delta.get(key)
+    if type(text) is not str or event.get("type") != "content_block_delta":
+        return None
+    return event["index"], key, text
 
 
 def _arguments(text: str) -> Mapping[str, Json]:

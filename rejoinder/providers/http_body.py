@@ -9,6 +9,7 @@ from typing import Protocol
 
 LINE_BYTES = 2**14
 """No line between chunks is longer, if it is one."""
+_PLAIN = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r]*)?\r")
 
 
@@ -97,6 +98,10 @@ class Chunked:
                 at += len(found[-1])
                 self._left -= len(found[-1])
                 continue
+            if (chunk := self._whole(data, at)) is not None:
+                found.append(chunk[0])
+                at = chunk[1]
+                continue
             end = data.find(b"\n", at)
             line = self._line + data[at : end if end >= 0 else size]
             if len(line) > LINE_BYTES:
@@ -112,6 +117,19 @@ class Chunked:
     def end(self) -> None:
         """Refuse: the last chunk is missing."""
         raise MalformedError("the connection was closed before the last chunk")
+
+    def _whole(self, data: bytes, at: int) -> tuple[bytes, int] | None:
+        """A chunk that is there from its size to its end, as nearly all are, and what is after."""
+        if self._line or self._expect != self._size:
+            return None
+        plain = _PLAIN.match(data, at)
+        if plain is None:
+            return None
+        begin = plain.end()
+        end = begin + int(plain[1], 16)
+        if begin == end or data[end : end + 2] != b"\r\n":
+            return None
+        return data[begin:end], end + 2
 
     def _size(self, line: bytes) -> None:
         found = _SIZE.fullmatch(line)

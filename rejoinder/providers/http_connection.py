@@ -1,8 +1,8 @@
 """One HTTP/1.1 connection, on plain asyncio.
 
-The head of a request and of an answer are h11's business, which is strict; the body comes through
-`http_body.py`, which is quick. Raises nothing but httpx's own errors. Which connection a request
-gets is decided in `http_transport.py`.
+The head of a request (`http_request.py`) and of an answer are h11's business, which is strict; the
+body comes through `http_body.py`, which is quick. Raises nothing but httpx's own errors. Which
+connection a request gets is decided in `http_transport.py`.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import h11
 import httpx2
 
 from rejoinder.providers.http_body import Chunked, Framing, MalformedError, Sized, UntilClosed
+from rejoinder.providers.http_request import whole
 
 FULL_BYTES = 2**18
 """What has come and nobody has read: beyond this the other side has to wait."""
@@ -77,6 +78,9 @@ class Connection(asyncio.Protocol):
     async def _send(
         self, http: h11.Connection, request: httpx2.Request, seconds: float | None
     ) -> None:
+        if (everything := whole(http, request)) is not None:
+            await self._write(everything, seconds)
+            return
         head = h11.Request(
             method=request.method, target=request.url.raw_path, headers=request.headers.raw
         )
@@ -157,6 +161,10 @@ class Answer:
         self._begun = http.trailing_data[0]
         self._keeps = http.our_state is h11.DONE
         self._framing = Sized(0) if is_bare else _framing(head)
+
+    def is_over(self) -> bool:
+        """Whether all of the body has come: whoever reads on does not have to wait."""
+        return self._framing.complete
 
     @property
     def leaves_open(self) -> bool:

@@ -26,6 +26,8 @@ OTHER_ADDRESS_SECONDS = 0.25
 """How long one address of a host may take before the next one is tried, too."""
 KEPT_ALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 60), ("TCP_KEEPCNT", 5))
 """As the SDK has it: a line that is dead is noticed, although nobody speaks."""
+IS_OVER = "is_over"
+"""An extension of each response: a function that says whether all of its body has come."""
 Place: TypeAlias = tuple[str, str, int, str]
 
 
@@ -68,6 +70,7 @@ class Transport(httpx2.AsyncBaseTransport):
             extensions={
                 "http_version": b"HTTP/" + answer.head.http_version,
                 "reason_phrase": answer.head.reason,
+                IS_OVER: answer.is_over,
             },
         )
 

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from rejoinder.core.failures import FailureKind
 from rejoinder.core.messages import Failure, Usage
 from rejoinder.core.model import (
+    Batch,
     CallDelta,
     ModelRequest,
     PartDone,
@@ -71,7 +72,7 @@ class ScriptedProvider:
             return Profile(CONTEXT_LIMIT, MAX_OUTPUT_TOKENS, thinking=True, titles=False)
         return Profile(script.context_limit, MAX_OUTPUT_TOKENS, thinking=True, titles=script.titles)
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamItem, None]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Batch, None]:
         """Play the step that the conversation has come to."""
         script = self._script(request.model, request.options.extra)
         step, where = script.choose(request.messages)
@@ -94,7 +95,7 @@ class ScriptedProvider:
                     break
                 await _wait(step, played)
                 played += 1
-            yield item
+            yield (item,)
         if fail is not None:
             if fail.kind == "truncated":
                 return
@@ -102,7 +103,7 @@ class ScriptedProvider:
         if step.hang_after is not None:
             await anyio.sleep_forever()
         request_id = f"scripted, {where}, attempt {request.attempt + 1}"
-        yield replace(_reply(step, parts, request), request_id=request_id, cut=tuple(cut))
+        yield (replace(_reply(step, parts, request), request_id=request_id, cut=tuple(cut)),)
 
     async def aclose(self) -> None:
         """Nothing to close."""

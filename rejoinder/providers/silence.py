@@ -1,6 +1,6 @@
 """A limit on how long a provider may say nothing in the middle of an answer.
 
-Every item counts as a sign of life, also a `Progress`, which goes no further than here. The limit
+Every batch counts as a sign of life, also an empty one, which goes no further than here. The limit
 is on each gap, not on the whole: a long answer is no fault.
 """
 
@@ -9,15 +9,15 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from rejoinder.core.failures import FailureKind
 from rejoinder.core.messages import Failure
-from rejoinder.core.model import LiveItem, Progress, StreamItem
+from rejoinder.core.model import Batch
 from rejoinder.providers.errors import ProviderError
 
 DEFAULT_SECONDS = 600.0
 
 
 async def with_silence_limit(
-    stream: AsyncIterator[LiveItem], seconds: float = DEFAULT_SECONDS
-) -> AsyncGenerator[StreamItem, None]:
+    stream: AsyncIterator[Batch], seconds: float = DEFAULT_SECONDS
+) -> AsyncGenerator[Batch, None]:
     """The same stream without its signs of life; `stream_silence` if there are none for so long.
 
     Closing this closes the stream, too: use it with `contextlib.aclosing`.
@@ -27,7 +27,7 @@ async def with_silence_limit(
         while True:
             watch.since = watch.loop.time()
             try:
-                item = await anext(stream)
+                batch = await anext(stream)
             except StopAsyncIteration:
                 return
             except asyncio.CancelledError:
@@ -35,8 +35,8 @@ async def with_silence_limit(
                 raise
             finally:
                 watch.since = None
-            if not isinstance(item, Progress):
-                yield item
+            if batch:
+                yield batch
     finally:
         watch.timer.cancel()
         if isinstance(stream, AsyncGenerator):
@@ -44,12 +44,12 @@ async def with_silence_limit(
 
 
 class _Watch:
-    """One timer for a whole stream: a cancel scope for each item costs more than the item."""
+    """One timer for a whole stream: a cancel scope for each batch costs more than the batch."""
 
     def __init__(self, seconds: float) -> None:
         self.loop = asyncio.get_running_loop()
         self.since: float | None = None
-        """When the wait for the next item began; None between two."""
+        """When the wait for the next batch began; None between two."""
         self._seconds = seconds
         self._task = asyncio.current_task()
         self._fired = False

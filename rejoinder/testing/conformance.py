@@ -15,10 +15,9 @@ import anyio
 
 from rejoinder.core.failures import FailureKind
 from rejoinder.core.model import (
+    Batch,
     CallDelta,
-    LiveItem,
     PartDone,
-    Progress,
     ReasoningDelta,
     Reply,
     StreamItem,
@@ -30,10 +29,10 @@ from rejoinder.providers.errors import ProviderError
 from rejoinder.providers.silence import with_silence_limit
 
 
-async def collect(stream: AsyncIterator[LiveItem], silence: float = 30.0) -> list[StreamItem]:
-    """Everything a stream yields, without its signs of life."""
-    async with aclosing(with_silence_limit(stream, silence)) as items:
-        return [item async for item in items]
+async def collect(stream: AsyncIterator[Batch], silence: float = 30.0) -> list[StreamItem]:
+    """Every item that a stream yields, without its signs of life."""
+    async with aclosing(with_silence_limit(stream, silence)) as batches:
+        return [item async for batch in batches for item in batch]
 
 
 def check_answer(items: Sequence[StreamItem]) -> Reply:
@@ -52,19 +51,19 @@ def check_answer(items: Sequence[StreamItem]) -> Reply:
 
 
 async def check_stops(
-    stream: AsyncIterator[LiveItem], is_closed: Callable[[], bool], seconds: float = 10.0
+    stream: AsyncIterator[Batch], is_closed: Callable[[], bool], seconds: float = 10.0
 ) -> None:
     """A stream that is cancelled while it waits stops at once, raises no error and lets go.
 
     The stream must not end by itself; `is_closed` says whether its connection is gone.
     """
     with anyio.CancelScope() as scope, anyio.fail_after(seconds):
-        async with aclosing(with_silence_limit(stream, seconds)) as items:
-            async for _ in items:
+        async with aclosing(with_silence_limit(stream, seconds)) as batches:
+            async for _ in batches:
                 break
             async with anyio.create_task_group() as group:
                 group.start_soon(_cancel, scope)
-                async for _ in items:
+                async for _ in batches:
                     pass
     _require(scope.cancelled_caught, "the stream ended, or failed, instead of stopping")
     with anyio.fail_after(seconds):
@@ -72,7 +71,7 @@ async def check_stops(
             await anyio.sleep(0.01)
 
 
-async def check_failure(stream: AsyncIterator[LiveItem]) -> ProviderError:
+async def check_failure(stream: AsyncIterator[Batch]) -> ProviderError:
     """A stream that fails does so with a `ProviderError` that can be shown, and has no reply."""
     try:
         items = await collect(stream)
@@ -106,7 +105,7 @@ def _check_done(items: Iterable[StreamItem], reply: Reply) -> None:
     _require(done == dict(enumerate(reply.parts)), "the completed parts are not those of the reply")
 
 
-def _said(items: Iterable[StreamItem | Progress]) -> dict[int, str]:
+def _said(items: Iterable[StreamItem]) -> dict[int, str]:
     said: defaultdict[int, list[str]] = defaultdict(list)
     for item in items:
         if isinstance(item, TextDelta | ReasoningDelta):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ from rejoinder.core.messages import Role
 from rejoinder.core.model import (
     ModelRequest,
     Options,
-    Progress,
+    PartDone,
     PromptMessage,
     StopReason,
+    TextDelta,
     ToolSpec,
 )
 from rejoinder.core.parts import ProviderBlock, Reasoning, Text, ToolCall
@@ -27,7 +29,7 @@ from tests.integration.sse import HELLO, USAGE, block, call, end, event, serving
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from rejoinder.core.model import LiveItem, Reply
+    from rejoinder.core.model import Batch, Reply, StreamItem
     from tests.integration.sse import Connection, Server
 
 ASK = ModelRequest("claude-sonnet-5", (PromptMessage(Role.USER, (Text("Hello"),)),))
@@ -253,6 +255,31 @@ def test_an_error_in_the_middle_of_a_good_response(
     assert error.failure.detail == "Oh"
 
 
+@pytest.mark.parametrize(
+    "last",
+    [event(said("api_error", "Oh")), b"event: x\ndata: {\n\n", event({"type": "message_stop"})],
+)
+def test_what_came_with_a_failure_was_said_before_it(last: bytes) -> None:
+    async def scenario() -> list[StreamItem]:
+        async def answer(connection: Connection) -> None:
+            await connection.begin()
+            await connection.send(start() + text(0, "Hel", "lo") + last)
+
+        items: list[StreamItem] = []
+        async with serving(answer) as server:
+            provider = AnthropicProvider(api_key="none", base_url=server.url)
+            with contextlib.suppress(ProviderError):
+                async for batch in provider.stream(ASK):
+                    items += batch
+                pytest.fail("it did not fail")
+            await provider.aclose()
+        return items
+
+    _, *words, done = anyio.run(scenario)
+    assert sum(item.count for item in words if isinstance(item, TextDelta)) == 2
+    assert done == PartDone(0, Text("Hello"))
+
+
 async def _reset(connection: Connection) -> None:
     await connection.begin()
     await connection.send(start() + text(0, "Hel"))
@@ -311,19 +338,27 @@ def test_nobody_listens_there() -> None:
 
 
 def test_pings_are_signs_of_life() -> None:
-    async def scenario() -> list[LiveItem]:
+    async def scenario() -> list[Batch]:
+        heard = anyio.Event()
+
         async def answer(connection: Connection) -> None:
             await connection.begin()
-            await connection.send(event({"type": "ping"}) * 3 + HELLO)
+            await connection.send(event({"type": "ping"}) * 3 + HELLO[:20])
+            await heard.wait()
+            await connection.send(HELLO[20:])
 
         async with serving(answer) as server:
             provider = AnthropicProvider(api_key="none", base_url=server.url)
-            items = [item async for item in provider.stream(ASK)]
+            batches = []
+            async for batch in provider.stream(ASK):
+                batches.append(batch)
+                heard.set()
             await provider.aclose()
-            return items
+            return batches
 
-    items = anyio.run(scenario)
-    assert [type(item) for item in items[:3]] == [Progress] * 3
+    first, *others = anyio.run(scenario)
+    assert first == []
+    assert all(others)
 
 
 def test_without_a_key_the_failure_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -308,6 +308,9 @@ def test_what_no_server_would_take_is_not_sent() -> None:
         async with listening(each_time) as server, client() as http:
             with pytest.raises(httpx2.LocalProtocolError):
                 await http.get(server.url, headers={"x-api-key": "with\nanother: line"})
+            for _ in range(2):
+                with pytest.raises(httpx2.LocalProtocolError):
+                    await http.post(server.url, content=b"{}", headers={"x-api-key": "a\rb: c"})
             with pytest.raises(httpx2.UnsupportedProtocol):
                 await http.get("ftp://127.0.0.1/")
             assert (await http.get(server.url)).content == b"hello"

@@ -73,6 +73,20 @@ def test_a_chunk_that_is_longer_than_it_says_is_refused() -> None:
         Chunked().take(b"1\r\nab\r\n")
 
 
+def test_a_size_that_is_cut_in_two_is_one_size() -> None:
+    framing, content = Chunked(), b"a\r\n" + b"x" * 14
+    assert framing.take(b"1") == b""
+    assert framing.take(b"1\r\n" + content + b"\r\n0\r\n\r\n") == content
+    assert framing.complete
+
+
+def test_a_chunk_that_does_not_end_where_the_next_begins_is_refused() -> None:
+    framing = Chunked()
+    assert framing.take(b"1\r\na") == b"a"
+    with pytest.raises(MalformedError):
+        framing.take(b"1\r\nb\r\n")
+
+
 def test_a_line_without_an_end_is_refused() -> None:
     with pytest.raises(MalformedError):
         taken(Chunked(), b"1" * 1_000_000, 1000)

@@ -31,6 +31,7 @@ from tests.scripted import PROVIDER, answer, failure, items, reply, request, res
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from rejoinder.core.model import Batch
     from rejoinder.testing.scripts import ScriptData
 
 
@@ -152,8 +153,8 @@ def test_a_failure_can_come_in_the_middle() -> None:
     streamed: list[StreamItem] = []
 
     async def listen() -> None:
-        async for item in PROVIDER.stream(request([fail(after=2), say("one two three four")])):
-            streamed.append(item)  # noqa: PERF401  # what came before the failure counts
+        async for batch in PROVIDER.stream(request([fail(after=2), say("one two three four")])):
+            streamed.extend(batch)
 
     with pytest.raises(ProviderError):
         anyio.run(listen)
@@ -180,8 +181,8 @@ def test_silence_comes_after_so_many_chunks_and_can_be_stopped(after: int, heard
     async def listen() -> None:
         try:
             async with aclosing(PROVIDER.stream(request(script))) as stream:
-                async for item in stream:
-                    streamed.append(item)  # noqa: PERF401  # what came before counts
+                async for batch in stream:
+                    streamed.extend(batch)
         finally:
             closed.append(True)
 
@@ -201,10 +202,10 @@ def test_silence_comes_after_so_many_chunks_and_can_be_stopped(after: int, heard
 def test_a_stopped_stream_conforms() -> None:
     closed: list[bool] = []
 
-    async def watched() -> AsyncGenerator[StreamItem, None]:
+    async def watched() -> AsyncGenerator[Batch, None]:
         try:
-            async for item in PROVIDER.stream(request([together(say("a b"), hang(1))])):
-                yield item
+            async for batch in PROVIDER.stream(request([together(say("a b"), hang(1))])):
+                yield batch
         finally:
             closed.append(True)
 

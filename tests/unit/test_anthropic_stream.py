@@ -1,0 +1,190 @@
+"""Events that came together: what they are told as, and what a broken one leaves."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+from anthropic import APIStatusError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rejoinder.core.model import (
+    CallDelta,
+    PartDone,
+    ReasoningDelta,
+    Reply,
+    StreamItem,
+    TextDelta,
+    UsageSoFar,
+)
+from rejoinder.providers.anthropic_events import Events
+from rejoinder.providers.anthropic_stream import Answer
+from rejoinder.providers.errors import BrokenStreamError
+from rejoinder.testing.conformance import check_answer
+from tests.integration.sse import block, call, end, event, start, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+WORDS = start() + event(
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+)
+
+
+def delta(word: str, index: int = 0) -> bytes:
+    told = {"type": "text_delta", "text": word}
+    return event({"type": "content_block_delta", "index": index, "delta": told})
+
+
+class Heard:
+    """An answer that comes in these chunks: the batches, and the error that ended it, if any."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self.batches: list[list[StreamItem]] = []
+        self.error: Exception | None = None
+        self.counted: list[bool] = []
+        request = httpx2.Request("POST", "http://api.invalid")
+        answer, events = Answer({}), Events(httpx2.Response(200, request=request))
+        for chunk in chunks:
+            self.batches.append([])
+            try:
+                self.counted.append(answer.take(events.take(chunk), self.batches[-1]))
+            except Exception as error:  # noqa: BLE001  # which one is for the test to say
+                self.error = error
+                break
+
+    @property
+    def items(self) -> list[StreamItem]:
+        return [item for batch in self.batches for item in batch]
+
+    @property
+    def deltas(self) -> list[StreamItem]:
+        return [item for item in self.items if not isinstance(item, UsageSoFar)]
+
+
+def test_words_that_came_together_are_one_delta_that_knows_how_many() -> None:
+    heard = Heard(WORDS + delta("Hel") + delta("lo"), delta(" you"), delta(",") + delta(" there"))
+    assert heard.deltas == [
+        TextDelta(0, "Hello", 2),
+        TextDelta(0, " you", 1),
+        TextDelta(0, ", there", 2),
+    ]
+
+
+def test_only_neighbours_of_one_block_are_joined() -> None:
+    thinking = [{"type": "thinking_delta", "thinking": word} for word in ("H", "m")]
+    opened = block(0, {"type": "thinking", "thinking": ""}, *thinking)
+    heard = Heard(start() + opened + text(1, "a", "b") + text(2, "c") + call(3, "t", '{"x"', ":1}"))
+    told = [item for item in heard.deltas if not isinstance(item, PartDone)]
+    assert told == [
+        ReasoningDelta(0, "Hm", 2),
+        TextDelta(1, "ab", 2),
+        TextDelta(2, "c", 1),
+        CallDelta(3, "t", "add"),
+        CallDelta(3, "t", "add", '{"x":1}', 2),
+    ]
+    mixed = Heard(WORDS, delta("a") + event({"type": "ping"}) + delta("b"))
+    assert mixed.batches[-1] == [TextDelta(0, "a"), TextDelta(0, "b")]
+
+
+def test_blocks_that_are_written_in_turns_are_not_mixed_up() -> None:
+    second = {"type": "content_block_start", "index": 1, "content_block": {"type": "text"}}
+    heard = Heard(WORDS + event(second), delta("a") + delta("b", 1) + delta("c") + delta("d"))
+    assert heard.batches[-1] == [TextDelta(0, "a"), TextDelta(1, "b"), TextDelta(0, "cd", 2)]
+
+
+def test_a_delta_without_words_is_none() -> None:
+    heard = Heard(WORDS, delta("") + delta("a") + delta("") + delta("b"), delta(""))
+    assert heard.batches[1:] == [[TextDelta(0, "ab", 2)], []]
+    assert heard.counted[-1], "but a sign of life"
+
+
+def test_part_of_an_event_or_a_comment_is_no_sign_of_life() -> None:
+    heard = Heard(WORDS + delta("a")[:9], delta("a")[9:-1], b"\n", b": still here\n\n")
+    assert heard.counted == [True, False, True, False]
+    assert heard.deltas == [TextDelta(0, "a")]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b'event: x\ndata: {"type": \n\n',
+        b"event: x\ndata: 7\n\n",
+        b"event: x\ndata: {},{}\n\n",
+        b"event: x\ndata: \xff\n\n",
+        b"event: x\ndata: \n\n"[:-3] + b"\xff\n\n",
+        delta("?", 4),
+        event({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "?"}}),
+        event({"type": "content_block_start", "index": 1, "content_block": {"no": "type"}}),
+        start(content=[{"type": "text", "text": "half of it"}, {"no": "type"}]),
+    ],
+)
+def test_a_broken_event_takes_none_with_it_that_came_before_in_the_same_chunk(
+    broken: bytes,
+) -> None:
+    heard = Heard(WORDS + delta("a") + delta("b") + broken + delta("c"))
+    assert heard.deltas == [TextDelta(0, "ab", 2)]
+    assert isinstance(heard.error, BrokenStreamError)
+
+
+def test_halves_of_events_are_not_put_together() -> None:
+    halves = b'event: x\ndata: {"type":"ping"},{"type":"ping"}\n\n'
+    halves += b'event: x\ndata: {"a":[{}\n\nevent: x\ndata: {}]}\n\n'
+    heard = Heard(WORDS + delta("a") + halves)
+    assert heard.deltas == [TextDelta(0, "a")]
+    assert isinstance(heard.error, BrokenStreamError)
+
+
+def test_an_error_after_words_in_the_same_chunk_comes_after_them() -> None:
+    said: dict[str, Any] = {"type": "error", "error": {"type": "overloaded_error", "message": "Oh"}}
+    heard = Heard(WORDS + delta("a") + delta("b") + event(said) + delta("c"))
+    assert heard.deltas == [TextDelta(0, "ab", 2)]
+    assert isinstance(heard.error, APIStatusError)
+    assert heard.error.body == said
+
+
+@pytest.mark.parametrize("more", [b"event: x\ndata: {\n\n", event({"type": "error"}), b"\xff\n\n"])
+def test_nothing_matters_after_the_end(more: bytes) -> None:
+    heard = Heard(WORDS + delta("a") + end() + more)
+    assert isinstance(heard.items[-1], Reply)
+    assert heard.error is None
+
+
+def test_spaces_around_an_event_do_not_matter() -> None:
+    heard = Heard(WORDS.replace(b"data: ", b"data:  \t"), delta("a").replace(b"\n\n", b" \n\n"))
+    assert heard.deltas == [TextDelta(0, "a")]
+
+
+words = st.lists(st.text(), max_size=8)
+
+
+@given(st.data(), words, words)
+def test_however_it_is_cut_the_answer_and_the_count_are_the_same(
+    data: st.DataObject, said: list[str], arguments: list[str]
+) -> None:
+    sent = start() + text(0, *said) + call(1, "t", *arguments) + end("tool_use")
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=10)))
+    bounds = [0, *cuts, len(sent)]
+    chunks = [sent[a:b] for a, b in pairwise(bounds)]
+    heard = Heard(*chunks)
+    assert heard.error is None
+    assert check_answer(heard.items) == check_answer(Heard(sent).items)
+    assert counts(heard.items, TextDelta) == sum(map(bool, said))
+    assert counts(heard.items, CallDelta) == 1 + sum(map(bool, arguments))
+    assert "".join(i.text for i in heard.items if isinstance(i, TextDelta)) == "".join(said)
+
+
+def counts(items: Iterable[StreamItem], kind: type[TextDelta | CallDelta]) -> int:
+    return sum(item.count for item in items if isinstance(item, kind))
+
+
+@given(st.recursive(st.none() | st.text() | st.floats() | st.integers(), st.lists))
+def test_events_are_read_as_json_is(value: object) -> None:
+    data = json.dumps({"type": "new", "value": value}, ensure_ascii=False)
+    sent = f"event: new\ndata: {data}\n\n".encode("utf-8", "surrogatepass")
+    (found,) = Events(httpx2.Response(200)).take(sent)
+    assert json.dumps(found, ensure_ascii=False) == data
