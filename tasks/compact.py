@@ -85,7 +85,8 @@ def policy(held: Held, loaded: Loaded) -> Policy:
     provider, model = _known(loaded.model or settings.model)
     limit = provider.profile(model).context_limit
     strict = min(limit, _writer(held, loaded).profile.context_limit)
-    counted = any(entry.context_tokens is not None for entry in loaded.snapshot.history)
+    newest_first = reversed(loaded.snapshot.history)
+    counted = any(entry.context_tokens is not None for entry in newest_first)
     return Policy(
         settings.max_steps,
         compact_from=strict * percent // PERCENT,

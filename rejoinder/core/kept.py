@@ -6,8 +6,10 @@ equal cost more to find than to convert.
 """
 
 import weakref
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -18,12 +20,18 @@ class Kept(Generic[T]):
         """Begin with nothing."""
         self._made: dict[int, tuple[weakref.ref[object], T]] = {}
 
-    def get(self, of: object) -> T | None:
-        """What was made of this very object, if anything was."""
-        found = self._made.get(id(of))
-        return found[1] if found is not None and found[0]() is of else None
+    def all(self, many: Iterable[S], make: Callable[[S], T]) -> list[T]:
+        """What was made of each of these, or is made of it now."""
+        made, found = self._made, []
+        for of in many:
+            known = made.get(id(of))
+            if known is not None and known[0]() is of:
+                found.append(known[1])
+            else:
+                found.append(self._keep(of, make(of)))
+        return found
 
-    def keep(self, of: object, made: T) -> T:
+    def _keep(self, of: object, made: T) -> T:
         """Keep it until the object is gone."""
         key = id(of)  # nobody else's before it is forgotten
         self._made[key] = (weakref.ref(of, lambda _: self._made.pop(key, None)), made)

@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache, partial
 from operator import is_
 from typing import NamedTuple, Protocol, assert_never
 
@@ -31,6 +32,10 @@ NO_RESULT = "There is no result: the call was interrupted before it finished."
 EARLIER = "(The conversation before this point is not shown.)"
 CONTINUE = "Continue."
 
+READERS = 16
+"""Models for which healed messages are kept."""
+_SYSTEM, _ASSISTANT, _TOOL = Role.SYSTEM, Role.ASSISTANT, Role.TOOL
+"""At hand: an enum takes longer to find one than all else that is done with most messages."""
 _OURS = frozenset({"text", "reasoning", "tool_call", "tool_result", "provider_block"})
 _RELEASE = re.compile(r"(-latest|-0|[-@]\d{8})$")
 
@@ -73,9 +78,10 @@ def assemble(
 ) -> tuple[PromptMessage, ...]:
     """The prompt for a provider's model (without a model, its families are not told apart)."""
     reader = _Reader(provider, None if model is None else _family(model))
-    healed = [m for spoken in history if (m := _known(spoken, reader)).parts]
-    system = [m for m in healed if m.role is Role.SYSTEM]
-    talk = [*_paired([m for m in healed if m.role is not Role.SYSTEM])]
+    kept = _kept_for(reader)
+    healed = [m for m in kept.all(history, partial(_healed, reader=reader)) if m.parts]
+    system = [m for m in healed if m.role is _SYSTEM]
+    talk = [*_paired([m for m in healed if m.role is not _SYSTEM])]
     if not talk or talk[0].role is not Role.USER:
         talk.insert(0, PromptMessage(Role.USER, (Text(EARLIER),)))
     if _needs_an_answer(talk[-1]):
@@ -112,15 +118,10 @@ def _needs_an_answer(last: PromptMessage) -> bool:
     return not (isinstance(end, ToolCall | ProviderBlock))
 
 
-_kept: Kept[tuple[_Reader, PromptMessage]] = Kept()
-
-
-def _known(message: Spoken, reader: _Reader) -> PromptMessage:
-    """The same message, healed; the same object for the same reader, so that others can keep it."""
-    known = _kept.get(message)
-    if known is None or known[0] != reader:
-        known = _kept.keep(message, (reader, _healed(message, reader)))
-    return known[1]
+@lru_cache(maxsize=READERS)
+def _kept_for(_: _Reader) -> Kept[PromptMessage]:
+    """Messages as a reader is shown them, the same objects each time: so others can keep them."""
+    return Kept()
 
 
 def _healed(message: Spoken, reader: _Reader) -> PromptMessage:
@@ -212,34 +213,36 @@ def _paired(talk: Sequence[PromptMessage]) -> Iterator[PromptMessage]:
     """
     results: defaultdict[str, list[tuple[int, ToolResult]]] = defaultdict(list)
     for place, message in enumerate(talk):
-        for part in message.parts if message.role is Role.TOOL else ():
-            if isinstance(part, ToolResult):
-                results[part.call_id].append((place, part))
+        if message.role is _TOOL:
+            for part in message.parts:
+                if isinstance(part, ToolResult):
+                    results[part.call_id].append((place, part))
     called: set[str] = set()
     for place, message in enumerate(talk):
-        match message.role:
-            case Role.ASSISTANT:
-                if not any(isinstance(part, ToolCall) for part in message.parts):
-                    yield message
-                    continue
-                told = tuple(_new(message.parts, called, results, place))
-                if told:
-                    yield _with(message, [part for part, _ in told])
-                if calls := [(p, id_) for p, id_ in told if open_calls([p])]:
-                    found = [
-                        _answering(call.call_id, _result(id_, place, results[id_]))
-                        for call, id_ in calls
-                        if isinstance(call, ToolCall)
-                    ]
-                    after = talk[place + 1 : place + 2]
-                    tool = [m for m in after if m.role is Role.TOOL] or [
-                        PromptMessage(Role.TOOL, ())
-                    ]
-                    yield _with(tool[0], found)
-            case Role.TOOL:
-                pass  # each result has gone to its call; what is left belongs to none
-            case _:
-                yield message
+        if message.role is _TOOL:
+            continue  # each result goes to its call; what is left belongs to none
+        if message.role is not _ASSISTANT or not _has_call(message.parts):
+            yield message
+            continue
+        told = tuple(_new(message.parts, called, results, place))
+        if told:
+            yield _with(message, [part for part, _ in told])
+        if calls := [(p, id_) for p, id_ in told if open_calls([p])]:
+            found = [
+                _answering(call.call_id, _result(id_, place, results[id_]))
+                for call, id_ in calls
+                if isinstance(call, ToolCall)
+            ]
+            after = talk[place + 1 : place + 2]
+            tool = [m for m in after if m.role is _TOOL] or [PromptMessage(_TOOL, ())]
+            yield _with(tool[0], found)
+
+
+def _has_call(parts: Iterable[Part]) -> bool:
+    for part in parts:  # noqa: SIM110  # `any` takes three times as long, for every message
+        if isinstance(part, ToolCall):
+            return True
+    return False
 
 
 def _with(message: PromptMessage, parts: Sequence[Part]) -> PromptMessage:

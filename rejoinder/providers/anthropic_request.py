@@ -16,6 +16,7 @@ from rejoinder.providers.anthropic_turns import Said, conversation, marked, turn
 DEFAULT_MAX_TOKENS = 32_000
 LEAST_BUDGET = 1024
 
+_SYSTEM = Role.SYSTEM
 _OURS = frozenset({"model", "messages", "system", "stream", "tools", "betas"})
 
 
@@ -49,7 +50,7 @@ def _beside(request: ModelRequest, profile: Profile, said: Sequence[Said]) -> di
 
 def _system(messages: Iterable[PromptMessage]) -> Iterator[Block]:
     for message in messages:
-        if message.role is Role.SYSTEM:
+        if message.role is _SYSTEM:
             yield from marked(message)
 
 

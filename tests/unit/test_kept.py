@@ -1,14 +1,14 @@
 """What is kept of values that never change: by identity, and no longer than they live."""
 
 import gc
+from itertools import count
 
 from rejoinder.core.decide import Entry
 from rejoinder.core.kept import Kept
 from rejoinder.core.messages import Role
 from rejoinder.core.model import PromptMessage
 from rejoinder.core.parts import Part, Text, ToolCall, ToolResult
-from rejoinder.core.prompt import _kept as healed
-from rejoinder.core.prompt import assemble
+from rejoinder.core.prompt import _kept_for, _Reader, assemble
 from rejoinder.providers.anthropic_turns import conversation
 
 MODEL = "anthropic:claude-a"
@@ -33,22 +33,14 @@ def prompt(said: tuple[Entry, ...], model: str = "claude-a") -> tuple[PromptMess
 
 
 def test_it_is_found_by_identity_and_goes_with_its_object() -> None:
-    kept: Kept[str] = Kept()
+    kept: Kept[int] = Kept()
+    numbers = count()
     first, equal = Text("a"), Text("a")
-    assert kept.keep(first, "made") == "made"
-    assert kept.get(first) == "made"
-    assert kept.get(equal) is None
+    assert kept.all([first], lambda _: next(numbers)) == [0]
+    assert kept.all([equal, first, first], lambda _: next(numbers)) == [1, 0, 0]
     del first
     gc.collect()
-    assert len(kept) == 0
-
-
-def test_what_is_kept_is_replaced() -> None:
-    kept: Kept[int] = Kept()
-    value = Text("a")
-    kept.keep(value, 1)
-    kept.keep(value, 2)
-    assert (kept.get(value), len(kept)) == (2, 1)
+    assert len(kept) == 1
 
 
 def test_a_longer_history_has_the_same_messages_in_its_prompt() -> None:
@@ -72,6 +64,7 @@ def test_another_reader_gets_a_prompt_of_its_own() -> None:
 
 def test_messages_are_forgotten_with_their_history() -> None:
     gc.collect()
+    healed = _kept_for(_Reader("anthropic", "claude-a"))
     before = len(healed)
     said = history()
     prompt(said)
