@@ -9,10 +9,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 import psycopg2
 from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
@@ -63,6 +62,7 @@ def make_engine(url: str, **options: Any) -> Engine:  # SQLAlchemy's own options
     event.listen(engine, "reset", _reset)
     event.listen(engine, "checkin", _used)
     event.listen(engine, "checkout", partial(_ready, engine))
+    engine.update_execution_options(at_hand=_AtHand(engine))
     return engine
 
 
@@ -120,6 +120,7 @@ def at_once(engine: Engine) -> Iterator[Connection]:
 
     Not by SQLAlchemy's isolation level AUTOCOMMIT: psycopg2 would say so to the server each time.
     """
+    _at_hand(engine).share()
     _wish.at_once = True
     try:
         connection = engine.connect()
@@ -176,8 +177,8 @@ class _AtHand:
 
     def __init__(self, engine: Engine) -> None:
         self._dialect = engine.dialect
-        pool = engine.pool
-        self._most = pool.size() // 4 if isinstance(pool, QueuePool) else 0
+        self._pool = engine.pool if isinstance(engine.pool, QueuePool) else None
+        self._most = self._pool.size() // 4 if self._pool is not None else 0
         self._idle: deque[tuple[PoolProxiedConnection, float]] = deque()
         event.listen(engine, "engine_disposed", lambda _: self._close())
 
@@ -194,11 +195,22 @@ class _AtHand:
         return self.take()
 
     def put_back(self, connection: PoolProxiedConnection) -> None:
-        """Keep it, or let the pool have it."""
-        if connection.is_valid and len(self._idle) < self._most:
+        """Keep it, or let the pool have it: somebody may wait for one there."""
+        if connection.is_valid and len(self._idle) < self._most and not self._is_empty:
             self._idle.append((connection, time.monotonic()))
         else:
             connection.close()
+
+    def share(self) -> None:
+        """Let the pool have one back before somebody waits for one there."""
+        if self._idle and self._is_empty:
+            with suppress(IndexError):  # somebody has just taken it
+                self._idle.pop()[0].close()
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether the pool has none left to give."""
+        return self._pool is not None and self._pool.checkedout() >= self._pool.size()
 
     def _answers(self, connection: PoolProxiedConnection) -> bool:
         try:
@@ -207,23 +219,15 @@ class _AtHand:
             return False
 
     def _close(self) -> None:
+        self._most = 0  # of a pool that is gone
         while self._idle:
             connection, _ = self._idle.pop()
             connection.invalidate()
             connection.close()
 
 
-_hands: WeakKeyDictionary[Engine, _AtHand] = WeakKeyDictionary()
-_hands_lock = threading.Lock()
-
-
 def _at_hand(engine: Engine) -> _AtHand:
-    if (found := _hands.get(engine)) is None:
-        with _hands_lock:
-            found = _hands.get(engine)
-            if found is None:
-                found = _hands[engine] = _AtHand(engine)
-    return found
+    return cast("_AtHand", engine.get_execution_options()["at_hand"])
 
 
 def _by_itself(engine: Engine) -> PoolProxiedConnection:
@@ -256,5 +260,6 @@ def reading(engine: Engine) -> Iterator[Session]:
 @contextmanager
 def transaction(engine: Engine) -> Iterator[Session]:
     """One transaction: committed at the end, rolled back if anything is raised."""
+    _at_hand(engine).share()
     with Session(engine, expire_on_commit=False, autoflush=False) as session, session.begin():
         yield session

@@ -65,6 +65,6 @@ class Prepared:
         try:
             return execute(self._execute, given)
         except _OUTDATED:  # a migration has changed what it returns; nothing was executed
+            ready.discard(self._name)
             execute(f"DEALLOCATE {self._name}", {})
-            execute(self._prepare, {})
-            return execute(self._execute, given)
+            return self._prepared(execute, noted, given)

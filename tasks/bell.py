@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from celery import bootsteps
@@ -33,6 +33,7 @@ from tasks.broker import STEPS
 
 log = logging.getLogger(__name__)
 
+Act: TypeAlias = Callable[[], None]
 STEP = "rejoinder.step"
 IN_A_ROW = "steps_in_a_row"
 """Header of a step's message: how many of its turn this worker has rung for itself in a row."""
@@ -137,7 +138,8 @@ def ring(to: Dispatch, request: Any) -> bool:
     except ValueError:  # another app's own idea of an id
         root_id = parent_id
     ringing = Ring(to, parent_id, root_id, in_a_row)
-    if has_place(request) and in_turn.leave(partial(take, this.consumer, [ringing])):
+    take_it = partial(take, this.consumer, [ringing], _now)
+    if has_place(request) and in_turn.leave(take_it):
         return True
     return this.ring(ringing)
 
@@ -162,10 +164,10 @@ class Listening(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no
 def listen(consumer: Any) -> None:
     """Take what has come through the pipe."""
     if this is not None:
-        take(consumer, this.rung())
+        take(consumer, this.rung(), stopping.this.errand)
 
 
-def take(consumer: Any, rings: Iterable[Ring]) -> None:
+def take(consumer: Any, rings: Iterable[Ring], hand_on: Callable[[Act], None]) -> None:
     """Take steps that were rung for, or hand them on to the broker."""
     for heard in rings:
         try:
@@ -174,7 +176,7 @@ def take(consumer: Any, rings: Iterable[Ring]) -> None:
                 continue
         except Exception:
             log.exception("A step could not be taken here; ringing elsewhere")
-        stopping.this.errand(_elsewhere(heard.to))
+        hand_on(_elsewhere(heard.to))
 
 
 def _has_room(consumer: Any) -> bool:
@@ -220,7 +222,7 @@ def _ack(*_: object) -> None:
     """Nobody keeps it."""
 
 
-def _elsewhere(to: Dispatch) -> Callable[[], None]:
+def _elsewhere(to: Dispatch) -> Act:
     from tasks.keeping import ring_elsewhere  # noqa: PLC0415  # it rings here first
 
     return lambda: ring_elsewhere(to)
@@ -236,7 +238,11 @@ def _hand_on(bell: Bell) -> None:
     while True:
         select.select([bell], [], [])
         for heard in bell.rung():
-            try:
-                _elsewhere(heard.to)()
-            except Exception:
-                log.exception("A step could not be handed on; the sweep will find it")
+            _now(_elsewhere(heard.to))
+
+
+def _now(hand_on: Act) -> None:
+    try:
+        hand_on()
+    except Exception:
+        log.exception("A step could not be handed on; the sweep will find it")

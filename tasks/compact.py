@@ -5,7 +5,6 @@ When it is time is `decide`'s business, by the limits that `policy` gives it; wh
 of an answer. Nothing is kept of a summary that is not complete: a stop leaves history as it was.
 """
 
-import time
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -112,13 +111,11 @@ def _compact(held: Held, loaded: Loaded) -> None:
     if budget.parks(held, loaded, writer.name, lambda: before):
         return
     held.tell(EVENT, state="started", source=source, model=writer.name, tokens_before=before)
-    began = time.monotonic()
     try:
         reply, summary = _summary(held, loaded, writer)
         cost = held.runtime.prices.cost_micros(writer.name, reply.usage)
-        marker = replace(
-            _marker(writer, reply, source, before, time.monotonic() - began), cost_micros=cost
-        )
+        runtime_ms = int(held.timeline.ms("model") or 0)
+        marker = replace(_marker(writer, reply, source, before, runtime_ms), cost_micros=cost)
         told: dict[str, Json] = {"source": source, "tokens_before": before}
         stored = boundary(summary, history, writer.profile.context_limit, marker, told)
         held.write(machine.store_compaction, stored)
@@ -201,7 +198,7 @@ def _ask(held: Held, writer: _Writer, request: ModelRequest) -> Reply:
 
     stream = writer.provider.stream(request)
     silence = held.runtime.settings.silence_seconds
-    with held.timeline.measure("model"):
+    with held.away("model"):
         reply = held.runtime.run(
             partial(consume, stream, held.cancellation, see, silence), held.cancellation
         )
@@ -210,7 +207,7 @@ def _ask(held: Held, writer: _Writer, request: ModelRequest) -> Reply:
 
 
 def _marker(
-    writer: _Writer, reply: Reply, source: Source, before: int, seconds: float
+    writer: _Writer, reply: Reply, source: Source, before: int, runtime_ms: int
 ) -> NewMessage:
     return NewMessage(
         Role.ASSISTANT,
@@ -220,7 +217,7 @@ def _marker(
         model=writer.name,
         usage=reply.usage,
         context_limit=writer.profile.context_limit,
-        runtime_ms=int(seconds * 1000),
+        runtime_ms=runtime_ms,
         stop_reason=reply.stop,
         request_id=reply.request_id,
     )

@@ -101,17 +101,18 @@ def _ask(held: Held, provider: Provider, request: ModelRequest) -> tuple[Reply, 
 
     silence = held.runtime.settings.silence_seconds
     stream = provider.stream(request)
-    try:
-        with held.timeline.measure("model"):
+    with held.away("model"):
+        try:
             reply = held.runtime.run(
                 partial(consume, stream, held.cancellation, see, silence), held.cancellation
             )
-    except BaseException:
-        held.partial = _broken_off(held, f"{provider.name}:{request.model}", so_far, began)
-        raise
-    finally:
-        held.usage = so_far.usage
-    return reply, _since(began)
+        except BaseException:
+            held.partial = _broken_off(held, f"{provider.name}:{request.model}", so_far, began)
+            raise
+        finally:
+            held.usage = so_far.usage
+        took = _since(began)
+    return reply, took
 
 
 def _broken_off(held: Held, model: str, so_far: Partial, began: float) -> NewMessage | None:

@@ -6,7 +6,8 @@ chat is then still ours, because the first one kept the lease, the heartbeat fin
 step and hands the chat back.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -173,6 +174,12 @@ class Held:
             input_tokens=usage.prompt_tokens if usage else None,
             output_tokens=usage.output_tokens if usage else None,
         )
+
+    @contextmanager
+    def away(self, what: str) -> Iterator[None]:
+        """Wait for somebody, a model or a tool, and let others work meanwhile; `what` is timed."""
+        with self.runtime.turnstile.outside(), self.timeline.measure(what):
+            yield
 
     def finish_interrupt(self) -> None:
         """Save what was produced, and give way."""

@@ -71,9 +71,10 @@ def serve(task: Callable[[], None]) -> None:
 def _next() -> Callable[[], None] | None:
     if _this.receive is None:
         return None
-    _this.task, _this.receives = None, True
+    _this.receives = True
     try:
         _this.receive()
     finally:
         _this.receives = False
-    return _this.task
+    task, _this.task = _this.task, None
+    return task

@@ -168,8 +168,7 @@ class Runtime:
         self.loop.call_soon_threadsafe(self._begin, guarded())  # a blocked loop takes it, too
         leave = partial(outcome.put, None)
         forget = cancellation.on_cancel(lambda _: after(HEED_SECONDS, leave))
-        with self.turnstile.outside():
-            came = outcome.get()
+        came = outcome.get()
         forget()
         if came is None:
             log.warning("A step was left behind: it did not heed its cancellation")

@@ -39,7 +39,7 @@ from tasks.generate import generate
 from tasks.held import Held
 from tasks.patience import went_away
 from tasks.requests import StepRequest
-from tasks.runtime import current
+from tasks.runtime import Runtime, current
 from tasks.timeline import Timeline
 from tasks.use_tools import park, run_tools
 
@@ -56,12 +56,14 @@ def step(self: Any, chat_id: str) -> None:
         ring_again(self.request, chat_id)
         return
     runtime = current()
-    turn_id = turn_of(self.request)
+    with runtime.turnstile.inside():
+        take(self.request, runtime, UUID(chat_id))
+
+
+def take(request: Any, runtime: Runtime, chat_id: UUID) -> None:
+    """Take the chat, and work on it."""
     began = time.monotonic()
-    with (
-        runtime.turnstile.inside(),
-        claiming(runtime, UUID(chat_id), UUID(self.request.id), turn_id) as claim,
-    ):
+    with claiming(runtime, chat_id, UUID(request.id), turn_of(request)) as claim:
         if claim is None:
             return  # a repeated, late or early message: somebody else has it, or nobody should
         timeline = Timeline(time.monotonic() - began)
@@ -69,7 +71,7 @@ def step(self: Any, chat_id: str) -> None:
             told = {**claim.event.data, "version": claim.snapshot_version}
             runtime.events.add(claim.fence.chat_id, claim.event.kind, told, now=False)
         with runtime.running(claim.fence.chat_id, claim.fence.lease_id) as running:
-            work(Held(runtime, claim, running.cancellation, timeline, self.request))
+            work(Held(runtime, claim, running.cancellation, timeline, request))
 
 
 def work(held: Held) -> None:

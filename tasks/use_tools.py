@@ -136,7 +136,7 @@ def _run(held: Held, loaded: Loaded, calls: Sequence[ToolCall]) -> None:
     def in_loop(work: Callable[[], Awaitable[T]]) -> T:
         return runtime.run(work, held.cancellation)
 
-    with held.timeline.measure("tools"), runtime.turnstile.outside():
+    with held.away("tools"):
         alone = run_alone(calls, toolbox.registry, in_loop=in_loop, **options)
         ran: Ran = alone or in_loop(partial(run_calls, calls, toolbox.registry, **options))
     if ran.cause is not None:

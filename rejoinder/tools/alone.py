@@ -5,10 +5,11 @@ time, or for the step's cancellation, whichever comes first. Each way through an
 longer than such a tool itself.
 """
 
+import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
-from math import inf
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -53,9 +54,12 @@ def run_alone(  # noqa: PLR0913  # all but two are named, as those of `run_calls
     slot, stop = Slot(calls[0]), Cancellation()
     forget = cancellation.on_cancel(partial(_pass_on, stop))
     try:
-        _attempt(run, slot, stop, in_loop)
-    except BaseException as error:  # noqa: BLE001  # sorted there
-        run.judge(error, slot, stop)
+        begun = _begin(run, slot, stop)
+        if begun is not None:
+            _finish(run, slot, stop, begun, in_loop)
+    except BaseException:
+        stop.cancel(Cause.DEADLINE)  # a signal, say: not the tool's, which is told to stop
+        raise
     finally:
         forget()
     if slot.escaped is None:
@@ -63,42 +67,64 @@ def run_alone(  # noqa: PLR0913  # all but two are named, as those of `run_calls
     return run.ran([slot])
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """A call whose thread is at work."""
+
+    tool: FunctionTool[..., Any]
+    until: float
+    came: "SimpleQueue[Outcome[tuple[Any, Json]] | None]"
+    """What came of it; None: it is not waited for any more."""
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return max(0.0, self.until - time.monotonic())
+
+
 def _pass_on(stop: Cancellation, cause: Cause) -> None:
     stop.cancel(cause)
 
 
-def _attempt(run: Run, slot: Slot, stop: Cancellation, in_loop: InLoop) -> None:
+def _begin(run: Run, slot: Slot, stop: Cancellation) -> _Begun | None:
+    """Have a thread begin, unless there is nothing to begin."""
     if stop.cancelled:
-        return
+        return None
     tool = run.find(slot.call)
     if isinstance(tool, str):
         slot.fail(tool)
-        return
-    arguments = tool.signature.check(tool.name, slot.call.arguments)
-    run.begin(tool, arguments, slot, stop)
-    seconds = run.timeout(tool)
-    until = time.monotonic() + seconds
-    came: SimpleQueue[Outcome[tuple[Any, Json]] | None] = SimpleQueue()
-    stop.on_cancel(lambda _: came.put(None))
-    start(partial(run.blocking, tool, arguments), came.put, f"tool {tool.name}")
-    outcome = _wait(came, seconds, stop)
+        return None
+    try:
+        arguments = tool.signature.check(tool.name, slot.call.arguments)
+        run.begin(tool, arguments, slot, stop)
+    except Exception as error:  # noqa: BLE001  # sorted there
+        run.judge(error, slot, stop)
+        return None
+    begun = _Begun(tool, time.monotonic() + run.timeout(tool), SimpleQueue())
+    stop.on_cancel(lambda _: begun.came.put(None))
+    start(partial(run.blocking, tool, arguments), begun.came.put, f"tool {tool.name}")
+    return begun
+
+
+def _finish(run: Run, slot: Slot, stop: Cancellation, begun: _Begun, in_loop: InLoop) -> None:
+    """Wait for it. What the wait raises is the caller's; what the tool raised is its result."""
+    outcome = _wait(begun, stop)
     if outcome is None:
         return  # it was stopped; its thread is left behind
     value, error = outcome
-    if error is not None or value is None:
-        raise error or RuntimeError("A tool's thread told nothing")
-    awaitable, content = value
-    if awaitable is None:
-        slot.answer(content)
-    else:
-        in_loop(partial(run.rest, slot, tool, awaitable, stop, until - time.monotonic()))
+    if error is not None:
+        run.judge(error, slot, stop)
+    elif value is not None:
+        awaitable, content = value
+        if awaitable is None:
+            slot.answer(content)
+        else:
+            in_loop(partial(run.rest, slot, begun.tool, awaitable, stop, begun.left))
 
 
-def _wait(
-    came: "SimpleQueue[Outcome[tuple[Any, Json]] | None]", seconds: float, stop: Cancellation
-) -> Outcome[tuple[Any, Json]] | None:
+def _wait(begun: _Begun, stop: Cancellation) -> Outcome[tuple[Any, Json]] | None:
     try:
-        return came.get(timeout=None if seconds == inf else seconds)
+        return begun.came.get(timeout=min(begun.left, threading.TIMEOUT_MAX))
     except Empty:
         stop.cancel(Cause.TIMEOUT)
         return None

@@ -210,7 +210,12 @@ class Run:
             _stopped_by(self.cancellation, stop, scope),
             _timer(seconds, stop),
         ):
-            slot.answer(self.content(tool, await awaitable))
+            try:
+                slot.answer(self.content(tool, await awaitable))
+            except BaseException as error:  # sorted there
+                if isinstance(error, CancelledError) and _is_cancelled():
+                    raise
+                self.judge(error, slot, stop)
 
     def begin(
         self,

@@ -1,7 +1,8 @@
 """A worker's own doorbell: what goes through the pipe, and when the broker has to have it."""
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -10,7 +11,7 @@ import pytest
 from celery.app.task import Context
 
 from rejoinder.core.effects import Dispatch
-from tasks import bell, dispatch, stopping
+from tasks import bell, dispatch, in_turn, stopping
 from tasks.bell import IN_A_ROW, MOST_IN_A_ROW, STEP, Bell, Ring
 
 
@@ -143,3 +144,54 @@ def test_a_step_that_cannot_be_taken_is_handed_on(elsewhere: list[Dispatch]) -> 
     bell.ring(to, request())
     bell.listen(worker)
     assert elsewhere == [to]
+
+
+def in_a_thread_of_the_pool(act: Callable[[], None]) -> None:
+    thread = threading.Thread(target=in_turn.serve, args=(act,))
+    thread.start()
+    thread.join(10)
+
+
+def test_a_thread_of_the_pool_takes_what_it_rings_for_itself(
+    made: Bell, elsewhere: list[Dispatch]
+) -> None:
+    to, worker, before = a_step(), Worker(), []
+    made.consumer = worker
+
+    def step() -> None:
+        assert bell.ring(to, request())
+        before.append(len(worker.taken))
+
+    in_a_thread_of_the_pool(step)
+    ((message, _),) = worker.taken
+    assert before == [0]  # when it is done, not before
+    assert (message.headers["id"], message.payload[1]["chat_id"]) == (
+        str(to.step_id),
+        str(to.chat_id),
+    )
+    assert ([*made.rung()], elsewhere) == ([], [])
+
+
+def test_a_thread_of_a_full_pool_leaves_it_to_the_main_loop(made: Bell) -> None:
+    to, made.consumer = a_step(), Worker(places=0)
+    in_a_thread_of_the_pool(lambda: _rings(to))
+    assert [ring.to for ring in made.rung()] == [to]
+
+
+def test_what_a_thread_has_rung_for_when_the_worker_goes_is_handed_on_before_it_ends(
+    made: Bell, elsewhere: list[Dispatch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping.Stopping, "errand", lambda *_: pytest.fail("nobody waits for it"))
+    to, worker = a_step(), Worker()
+    made.consumer = worker
+
+    def step() -> None:
+        _rings(to)
+        stopping.this.asked = True
+
+    in_a_thread_of_the_pool(step)
+    assert (worker.taken, elsewhere) == ([], [to])
+
+
+def _rings(to: Dispatch) -> None:
+    assert bell.ring(to, request())
