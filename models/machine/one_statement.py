@@ -124,6 +124,10 @@ _PARTS = {
      WHERE k.chat_id = %(chat_id)s AND k.message_id = %(answers_message_id)s
        AND k.call_id = v.call_id
 )""",  # noqa: S608
+    "new_turn": """n AS (
+    INSERT INTO rejoinder.turns (id, chat_id, kind, message_id, state)
+    SELECT %(new_turn_id)s, c.id, %(new_turn_kind)s, %(new_turn_message_id)s, 'open' FROM c
+)""",
     "turn_step": """t AS (
     UPDATE rejoinder.turns AS t SET steps = t.steps + 1 FROM c WHERE t.id = %(turn_step_id)s
 )""",
