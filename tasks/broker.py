@@ -21,6 +21,7 @@ from kombu.transport import virtual
 from kombu.transport.redis import Channel, QoS
 from kombu.utils.json import dumps
 from redis.exceptions import ConnectionError as LostConnection
+from redis.exceptions import RedisError
 
 from rejoinder.batches import Command
 from tasks import app, stopping
@@ -137,7 +138,7 @@ def note_late() -> None:
             return
         virtual.QoS.append(self, message, delivery_tag)  # type: ignore[no-untyped-call]
         self.__dict__.setdefault("_unnoted", {})[delivery_tag] = message
-        hub.call_later(NOTE_SECONDS, note_all, self)  # type: ignore[no-untyped-call]
+        hub.call_later(NOTE_SECONDS, note_what_is_left, self)  # type: ignore[no-untyped-call]
 
     def deliver(self: Channel, **options: Any) -> Any:
         self.__dict__["_delivers"] = True
@@ -158,17 +159,27 @@ def note_late() -> None:
             delivery_tag, message = unnoted.popitem()
             note(self, message, delivery_tag)  # type: ignore[no-untyped-call]
 
-    def first(act: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(act)
-        def after_the_note(self: QoS, *args: Any, **options: Any) -> Any:
+    def note_what_is_left(self: QoS) -> None:
+        try:
             note_all(self)
-            return act(self, *args, **options)
-
-        return after_the_note
+        except (RedisError, OSError) as error:  # the loop finds out by itself, if it is its own
+            log.info("A message could not be noted as taken: %s", error)
 
     QoS.append, QoS.ack = append, ack  # type: ignore[method-assign]
-    QoS.reject, QoS.restore_unacked = first(QoS.reject), first(QoS.restore_unacked)  # type: ignore[method-assign]
+    QoS.reject = _after(note_all, QoS.reject)  # type: ignore[method-assign]
+    QoS.restore_unacked = _after(note_all, QoS.restore_unacked)  # type: ignore[method-assign]
     Channel._brpop_read = deliver  # type: ignore[method-assign]  # noqa: SLF001
+
+
+def _after(first: Callable[[Any], None], act: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that does something else first."""
+
+    @wraps(act)
+    def then(self: object, *args: Any, **options: Any) -> Any:
+        first(self)
+        return act(self, *args, **options)
+
+    return then
 
 
 class GatheredEvents(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types

@@ -95,6 +95,20 @@ def test_a_message_that_nobody_begins_is_noted(
     assert kept.notes == 0
 
 
+def test_a_note_that_cannot_be_taken_ends_no_loop(
+    hub: Hub, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The channel may be one of a connection that was lost meanwhile."""
+    monkeypatch.setattr(broker, "NOTE_SECONDS", 0.0)
+    kept.take()
+    with monkeypatch.context() as gone:
+        gone.setattr(kept.channel.connection, "client", None)
+        gone.setattr(kept.channel, "_pool", None)
+        gone.delitem(kept.channel.__dict__, "_kept_client", raising=False)
+        hub.fire_timers(propagate=(redis.ConnectionError,))  # type: ignore[no-untyped-call]
+    assert not kept.channel.qos.__dict__["_unnoted"]
+
+
 @pytest.mark.parametrize("how", ["reject", "shutdown"])
 def test_a_message_that_is_given_back_waits_again(hub: Hub, kept: Kept, how: str) -> None:
     del hub
