@@ -15,13 +15,13 @@ from sqlalchemy.orm import Session
 
 from models import trees
 from models.base import table_of
-from models.history import Shown, prompt_history
+from models.history import Shown, prompt_history, read_along
 from models.machine.calls import looked_at
-from models.machine.claim import Around, around
+from models.machine.claim import Around, Claim, around
 from models.tables import Chat, ToolCallRow, Turn
 from rejoinder.core import parts
 from rejoinder.core.decide import Call, Entry, Snapshot
-from rejoinder.core.messages import Budget, NewMessage, TitleSource, Usage, Used
+from rejoinder.core.messages import Budget, NewMessage, Role, TitleSource, Usage, Used
 from rejoinder.core.options import ChatOptions
 
 
@@ -134,13 +134,19 @@ def entry(message: Shown) -> Entry:
     """A row of history as a value."""
     return Entry(
         id=message.id,
-        role=message.role,
+        role=Role(message.role),
         parts=parts.load(message.parts),
         model=message.model,
         stop=message.stop_reason,
         context_tokens=_context_tokens(message),
         compressed=message.compressed,
     )
+
+
+def told_along(claim: Claim) -> Sequence[Entry] | None:
+    """The history that came with a claim, if it did."""
+    shown = read_along(claim.history)
+    return None if shown is None else tuple(entry(message) for message in shown)
 
 
 def added(message_id: int, message: NewMessage) -> Entry:

@@ -1,7 +1,11 @@
 """What has to be known of, and mended in, Celery 5.7's way to the broker."""
 
 import logging
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 from billiard import pool
@@ -11,10 +15,15 @@ from celery.concurrency.thread import ApplyResult
 from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.utils import log as celery_log
 from celery.worker.consumer.events import Events
+from kombu.asynchronous import get_event_loop
 from kombu.common import ignore_errors
-from kombu.transport.redis import Channel
+from kombu.transport import virtual
+from kombu.transport.redis import Channel, QoS
+from kombu.utils.json import dumps
 from redis.exceptions import ConnectionError as LostConnection
+from redis.exceptions import RedisError
 
+from rejoinder.batches import Command
 from tasks import app, stopping
 
 log = logging.getLogger(__name__)
@@ -23,6 +32,7 @@ STEPS = "rejoinder.steps"
 EVENTS_SECONDS = 0.2
 MOST_EVENTS = 1000
 """That are gathered: beyond that, whoever adds one sends them."""
+NOTE_SECONDS = 0.1
 READ_SECONDS = 3.0
 """How long a child that leaves waits until its last report is read."""
 
@@ -76,6 +86,100 @@ def reuse_clients() -> None:
         return kept
 
     Channel._create_client = client  # type: ignore[method-assign]  # noqa: SLF001
+
+
+class _HeldBack(threading.local):
+    messages: list[Command] | None = None
+
+
+_held_back = _HeldBack()
+
+
+@contextmanager
+def held_back() -> Iterator[list[Command]]:
+    """What this thread gives to the broker meanwhile, as commands for whoever sends them."""
+    messages: list[Command] = []
+    _held_back.messages = messages
+    try:
+        yield messages
+    finally:
+        _held_back.messages = None
+
+
+def hold_back_messages() -> None:
+    """Let a message go out together with what is told to readers (see `dispatch.py`)."""
+    put = Channel._put  # noqa: SLF001
+
+    def hold(self: Channel, queue: str, message: Any, **options: Any) -> None:
+        if _held_back.messages is None or queue in self._expires:
+            put(self, queue, message, **options)  # type: ignore[no-untyped-call]
+            return
+        urgency = self._get_message_priority(message, reverse=False)  # type: ignore[no-untyped-call]
+        key = f"{self.global_keyprefix}{self._q_for_pri(queue, urgency)}"  # type: ignore[no-untyped-call]
+        _held_back.messages.append(("LPUSH", key, dumps(message)))  # type: ignore[no-untyped-call]
+
+    Channel._put = hold  # type: ignore[method-assign]  # noqa: SLF001
+
+
+def note_late() -> None:
+    """Let a message's task begin before it is noted in Redis that the message is here.
+
+    kombu 5.7 notes it first: a round trip, a millisecond in a worker that was idle, before anybody
+    begins, and takes the note back once it is acknowledged, which is when the task begins (see
+    `celeryconfig.py`). A note is for a worker that dies before that. So only what is not
+    acknowledged in a moment is noted; whoever gives a message back has it noted first.
+    """
+    note, acknowledge, read = QoS.append, QoS.ack, Channel._brpop_read  # noqa: SLF001
+
+    def append(self: QoS, message: Any, delivery_tag: Any) -> None:
+        hub = get_event_loop() if self.channel.__dict__.get("_delivers") else None
+        if hub is None:
+            note(self, message, delivery_tag)  # type: ignore[no-untyped-call]
+            return
+        virtual.QoS.append(self, message, delivery_tag)  # type: ignore[no-untyped-call]
+        self.__dict__.setdefault("_unnoted", {})[delivery_tag] = message
+        hub.call_later(NOTE_SECONDS, note_what_is_left, self)  # type: ignore[no-untyped-call]
+
+    def deliver(self: Channel, **options: Any) -> Any:
+        self.__dict__["_delivers"] = True
+        try:
+            return read(self, **options)  # type: ignore[no-untyped-call]
+        finally:
+            self.__dict__["_delivers"] = False
+
+    def ack(self: QoS, delivery_tag: Any) -> None:
+        if self.__dict__.get("_unnoted", {}).pop(delivery_tag, None) is None:
+            acknowledge(self, delivery_tag)  # type: ignore[no-untyped-call]
+        else:
+            virtual.QoS.ack(self, delivery_tag)  # type: ignore[no-untyped-call]
+
+    def note_all(self: QoS) -> None:
+        unnoted = self.__dict__.get("_unnoted", {})
+        while unnoted:
+            delivery_tag, message = unnoted.popitem()
+            note(self, message, delivery_tag)  # type: ignore[no-untyped-call]
+
+    def note_what_is_left(self: QoS) -> None:
+        try:
+            note_all(self)
+        except (RedisError, OSError) as error:  # the loop finds out by itself, if it is its own
+            log.info("A message could not be noted as taken: %s", error)
+
+    QoS.append, QoS.ack = append, ack  # type: ignore[method-assign]
+    QoS.reject = _after(note_all, QoS.reject)  # type: ignore[method-assign]
+    QoS.restore_unacked = _after(note_all, QoS.restore_unacked)  # type: ignore[method-assign]
+    Channel._brpop_read = deliver  # type: ignore[method-assign]  # noqa: SLF001
+
+
+def _after(first: Callable[[Any], None], act: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that does something else first."""
+
+    @wraps(act)
+    def then(self: object, *args: Any, **options: Any) -> Any:
+        first(self)
+        return act(self, *args, **options)
+
+    return then
 
 
 class GatheredEvents(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types

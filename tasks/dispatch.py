@@ -8,7 +8,7 @@ caller: whatever is lost is found again by the sweep, or read from the rows.
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from celery import states
@@ -20,8 +20,9 @@ from rejoinder.core.messages import TurnState
 from rejoinder.core.parts import Json, ToolResult
 from rejoinder.discreet import shown
 from rejoinder.results import failed, outcome
+from rejoinder.streams import Sent
 from rejoinder.tools import CeleryTool
-from tasks import app, bell, hints, keeping, stopping
+from tasks import app, bell, broker, hints, keeping, stopping
 from tasks.bell import STEP
 from tasks.patience import patiently
 from tasks.runtime import Runtime
@@ -37,6 +38,8 @@ NOT_SENT = (
 )
 UNKNOWN_TOOL = "The task was not sent: the worker that was to send it does not know this tool."
 
+broker.hold_back_messages()
+
 
 def publish(runtime: Runtime, effects: Effects, *, step: Any = None) -> None:
     """Make a committed transition known; first to whoever is to stop.
@@ -48,9 +51,11 @@ def publish(runtime: Runtime, effects: Effects, *, step: Any = None) -> None:
             runtime.cancel(hint.lease_id, hint.cause)
         else:
             _safely(hints.send, runtime.redis, runtime.settings.redis_prefix, hint)
-    for event in effects.events:
-        data = {**event.data, "version": effects.snapshot_version}
-        _safely(runtime.events.add, effects.chat_id, event.kind, data)
+    if step is None and _only_rings(runtime, effects):
+        _tell_and_ring(runtime, effects)
+        return
+    for told in _told(effects):
+        _safely(runtime.events.add, *told)
     if step is None or stopping.this.main is not None:
         runtime.events.hurry()  # another process goes on from here
     announce(runtime, [(effects.chat_id, end) for end in effects.ended])
@@ -65,6 +70,36 @@ def publish(runtime: Runtime, effects: Effects, *, step: Any = None) -> None:
         _safely(wake, runtime, effects.wake)
 
 
+def _told(effects: Effects) -> list[Sent]:
+    """What the chat's readers are told."""
+    version = effects.snapshot_version
+    return [
+        (effects.chat_id, each.kind, {**each.data, "version": version}) for each in effects.events
+    ]
+
+
+def _only_rings(runtime: Runtime, effects: Effects) -> bool:
+    """Whether a step, by anybody and now, is all that follows, and one Redis has all to do with it.
+
+    So it is when a message came.
+    """
+    others = effects.ended or effects.sends or effects.abandoned or effects.wake or effects.fence
+    to = effects.dispatch
+    rings = to is not None and to.delay_seconds <= 0 and not others
+    return rings and app.conf.broker_url == runtime.settings.redis_url
+
+
+def _tell_and_ring(runtime: Runtime, effects: Effects) -> None:
+    """Tell readers and ring in one round trip.
+
+    Redis does one after the other, so whoever takes the step cannot tell of it first.
+    """
+    with broker.held_back() as messages:
+        dispatch(cast("Dispatch", effects.dispatch))
+    if not runtime.events.tell(_told(effects), messages):
+        dispatch(cast("Dispatch", effects.dispatch))  # a second one does no harm
+
+
 def dispatch(to: Dispatch) -> None:
     """Ring for a step, at once or when it is due."""
     if to.delay_seconds > 0:
@@ -75,6 +110,8 @@ def dispatch(to: Dispatch) -> None:
         STEP,
         kwargs={"chat_id": str(to.chat_id)},
         task_id=str(to.step_id),  # fresh for every step: Terminate must find the one that runs
+        argsrepr="()",
+        kwargsrepr="",  # the request makes its own
         ignore_result=True,
         stamped_headers=["turn_id"],
         turn_id=str(to.turn_id),

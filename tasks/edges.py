@@ -56,6 +56,7 @@ ORPHAN_SECONDS = 10.0
 
 broker.survive_lost_connections()
 broker.reuse_clients()
+broker.note_late()
 in_turn.serve_one_after_the_other()
 broker.survive_cold_shutdowns()
 broker.stop_no_pool_in_a_signal_handler()

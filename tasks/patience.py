@@ -51,7 +51,6 @@ def patiently(act: Callable[P, T]) -> Callable[P, T]:
 
     The first time without tenacity: it takes longer than most of what is done here.
     """
-    again = _again_and_again(act)
 
     @wraps(act)
     def patient(*args: P.args, **options: P.kwargs) -> T:
@@ -60,6 +59,6 @@ def patiently(act: Callable[P, T]) -> Callable[P, T]:
         except Exception as error:
             if not went_away(error):
                 raise
-        return again(*args, **options)
+        return _again_and_again(act)(*args, **options)
 
     return patient

@@ -268,8 +268,8 @@ def begin(
     of its messages and children.
     """
     if (unlocked := unlocked_of(tx)) is not None:
-        if fence is None:
-            raise NeedsLockError(transition)  # only an owner's word is as good as the row
+        if fence is None and not unlocked.for_anybody:
+            raise NeedsLockError(transition)  # an owner's word is only as good as its lease
         values, now, has_open_calls = unlocked.look()
     else:
         found = tx.execute(_LOCK, {"chat_id": chat_id}).mappings().one_or_none()

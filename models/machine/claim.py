@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 from uuid_utils.compat import uuid7
 
 from models.base import table_of
+from models.history import ALONG
 from models.machine.one_statement import CLAIMED
 from models.machine.unlocked import Known
 from models.prepared import Prepared
@@ -29,8 +30,8 @@ from rejoinder.core.parts import Json
 from rejoinder.core.state import Status
 
 _CHATS = table_of(Chat)
-_NAMES = tuple(column.name for column in _CHATS.columns)
-_COLUMNS = ", ".join(f"c.{name}" for name in _NAMES)
+NAMES = tuple(column.name for column in _CHATS.columns)
+COLUMNS = ", ".join(f"c.{name}" for name in NAMES)
 _AS_PYTHON: dict[str, Callable[[str], Any]] = {
     "status": Status,
     "title_source": TitleSource,
@@ -46,10 +47,11 @@ _BESIDE = {
     "has_calls": "EXISTS (SELECT FROM rejoinder.tool_calls AS k"
     " WHERE k.chat_id = c.id AND NOT k.settled)",
     "version_before": "before.snapshot_version",
+    "history": f"CASE WHEN t.steps = 0 THEN {ALONG} END",  # later ones are mostly at hand
     **dict(zip(("now", "first_id", "second_id"), CLAIMED, strict=True)),
 }
 """What the claim tells besides the chat's own columns."""
-_TOLD = (*_NAMES, *_BESIDE)
+_TOLD = (*NAMES, *_BESIDE)
 _CLAIM = Prepared(f"""
 WITH c AS (
     UPDATE rejoinder.chats AS c
@@ -62,9 +64,9 @@ WITH c AS (
        AND (c.crashes < CAST(%(suspect_at)s AS integer) OR CAST(%(suspects)s AS boolean))
        AND w.id = CAST(%(worker_id)s AS uuid)
        AND w.seen_at > clock_timestamp() - CAST(%(dead_after)s AS interval)
-    RETURNING {_COLUMNS}
+    RETURNING {COLUMNS}
 )
-SELECT {_COLUMNS}, {", ".join(_BESIDE.values())}
+SELECT {COLUMNS}, {", ".join(_BESIDE.values())}
   FROM c
   LEFT JOIN rejoinder.chats AS before ON before.id = c.id
   LEFT JOIN rejoinder.chats AS r ON r.id = c.root_id
@@ -97,6 +99,8 @@ class Claim:
     """What the owner knows of the chat's rows; None: they have to be read."""
     around: Around | None = None
     """What stands around them; None: it has to be read."""
+    history: str | None = None
+    """What the model is shown, if it was read along (`read_along`)."""
     kept: bool = False
     """The same worker has had the chat before (see `commit`): nobody has seen it change hands."""
 
@@ -158,17 +162,23 @@ def claim(  # noqa: PLR0913  # who takes what, as which step
             step_id,
             known=_known(row) if fresh else None,
             around=around(row) if fresh else None,
+            history=row.history if fresh else None,
         )
     return None
 
 
-def _known(row: SimpleNamespace) -> Known:
-    chat = {name: vars(row)[name] for name in _NAMES}
+def chat_of(row: SimpleNamespace) -> dict[str, Any]:
+    """The chat's own columns, as they are in Python."""
+    chat = {name: vars(row)[name] for name in NAMES}
     for name, as_python in _AS_PYTHON.items():
         if (value := chat[name]) is not None:
             chat[name] = as_python(value)
+    return chat
+
+
+def _known(row: SimpleNamespace) -> Known:
     return Known(
-        chat=chat,
+        chat=chat_of(row),
         now=row.now,
         read_at=time.monotonic(),
         message_ids=(row.first_id, row.second_id),

@@ -193,6 +193,8 @@ def open_turn(
             .where(Turn.id == turn_id)
             .values(state=TurnState.OPEN, message_id=message_id)
         )
+    elif change.unlocked is not None:
+        change.unlocked.add("new_turn", id=turn_id, kind=kind, message_id=message_id)
     else:
         values = {"id": turn_id, "chat_id": change.chat.id, "kind": kind, "message_id": message_id}
         change.tx.execute(_NEW_TURN, {**values, "state": TurnState.OPEN})

@@ -135,6 +135,13 @@ def _answers(of_one: tuple[str, ...]) -> str:
 )"""  # noqa: S608
 
 
+def _new_turn(_: tuple[str, ...]) -> str:
+    return """n AS (
+    INSERT INTO rejoinder.turns (id, chat_id, kind, message_id, state)
+    SELECT %(new_turn_id)s, c.id, %(new_turn_kind)s, %(new_turn_message_id)s, 'open' FROM c
+)"""
+
+
 def _turn_step(_: tuple[str, ...]) -> str:
     return """t AS (
     UPDATE rejoinder.turns AS t SET steps = t.steps + 1 FROM c WHERE t.id = %(message_turn_id)s
@@ -166,6 +173,7 @@ _PARTS: Mapping[str, Callable[[tuple[str, ...]], str]] = {
     "message": _message,
     "new_calls": _new_calls,
     "answers": _answers,
+    "new_turn": _new_turn,
     "turn_step": _turn_step,
     "turn_end": _turn_end,
     "step": _step,
