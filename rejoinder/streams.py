@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 BATCH_SECONDS = 0.04
 """How long deltas are collected. People cannot see less, and a pipeline carries many chats."""
 URGENT_SECONDS = 0.015
-"""How long even the urgent ones are collected, if something was sent just before."""
+"""How long even the urgent ones are collected, on average, if others were sent just before."""
 HURRY_SECONDS = 0.1
 MAX_WAITING = 50_000
 """Events held back while Redis is away; beyond that the oldest are dropped."""
@@ -79,7 +80,9 @@ class EventWriter:
         self._hurried = threading.Event()
         self._sending = threading.Lock()
         self._closed = False
-        self._sent_at = -URGENT_SECONDS
+        self._sent_at = deque([-inf, -inf], maxlen=2)
+        """The last two times: who was silent may send twice in a row, such as the first word of an
+        answer just after the message that it answers."""
         self._thread: threading.Thread | None = None
 
     def add(self, chat_id: UUID, kind: str, data: Mapping[str, Json], *, now: bool = True) -> None:
@@ -145,14 +148,14 @@ class EventWriter:
 
     def _run(self) -> None:
         while not self._closed:
-            self._hurried.wait(self._sent_at + URGENT_SECONDS - time.monotonic())
+            self._hurried.wait(self._sent_at[0] + 2 * URGENT_SECONDS - time.monotonic())
             if not self._waiting:
                 self._listen(_ALL, RENEW_SECONDS)
             if self._waiting and not self._urgent:
                 self._listen(_URGENT, BATCH_SECONDS)
             self._hurried.clear()
             self.flush()
-            self._sent_at = time.monotonic()
+            self._sent_at.append(time.monotonic())
 
     def _listen(self, heeds: int, seconds: float) -> None:
         """Wait until somebody adds what is heeded here; what came just before counts, too."""

@@ -41,29 +41,31 @@ UNKNOWN_TOOL = "The task was not sent: the worker that was to send it does not k
 broker.hold_back_messages()
 
 
-def publish(runtime: Runtime, effects: Effects, *, step: Any = None) -> None:
+def publish(runtime: Runtime, effects: Effects, *, by: Any = None) -> None:
     """Make a committed transition known; first to whoever is to stop.
 
-    `step` is the request of the step that it ends, if one does: this worker may take the next.
+    `by` is the request of the task that it ends, if this worker may take the step that follows.
     """
     for hint in effects.hints:
         if hint.worker_id == runtime.worker_id:
             runtime.cancel(hint.lease_id, hint.cause)
         else:
             _safely(hints.send, runtime.redis, runtime.settings.redis_prefix, hint)
-    if step is None and _only_rings(runtime, effects):
+    if by is None and _only_rings(runtime, effects):
         _tell_and_ring(runtime, effects)
         return
+    goes_on_here = by is not None and stopping.this.main is None
+    now = not goes_on_here or effects.dispatch is None  # else it has more to tell in a moment
     for told in _told(effects):
-        _safely(runtime.events.add, *told)
-    if step is None or stopping.this.main is not None:
-        runtime.events.hurry()  # another process goes on from here
+        _safely(runtime.events.add, *told, now=now)
+    if not goes_on_here:
+        runtime.events.hurry()  # another process may tell what comes next
     announce(runtime, [(effects.chat_id, end) for end in effects.ended])
     for call in effects.sends:
         send(runtime, call)
     for external_id in effects.abandoned:
         _safely(app.control.revoke, external_id)
-    if effects.dispatch is not None and not (step and bell.ring(effects.dispatch, step)):
+    if effects.dispatch is not None and not (by and bell.ring(effects.dispatch, by)):
         runtime.events.hurry()
         keeping.ring_elsewhere(effects.dispatch)
     if effects.wake is not None:

@@ -22,7 +22,7 @@ from rejoinder.core.errors import Rejected, Unavailable
 from rejoinder.core.messages import TitleSource, WhenBusy
 from rejoinder.core.parts import ToolResult
 from rejoinder.providers import named
-from tasks import app
+from tasks import app, bell
 from tasks.dispatch import publish
 from tasks.patience import patiently, went_away
 from tasks.requests import DiscreetRequest
@@ -60,7 +60,8 @@ def front_door(
             if isinstance(done, dict):
                 return done
             for effects in done if isinstance(done, tuple) else (done,):
-                publish(runtime, effects)
+                here = effects.dispatch is not None and bell.has_place(task.request)
+                publish(runtime, effects, by=task.request if here else None)
             return receipt(done[0] if isinstance(done, tuple) else done)
 
         task.__doc__ = act.__doc__

@@ -111,7 +111,7 @@ class Held:
             self._keep(effects.fence, effects.dispatch, effects.snapshot_version)
         elif effects.fence is not None:
             self.fence = effects.fence
-        publish(self.runtime, effects, step=self._request)
+        publish(self.runtime, effects, by=self._request)
         return effects
 
     def commit(self, **options: object) -> None:

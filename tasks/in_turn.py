@@ -35,10 +35,14 @@ _this = _Thread()
 
 
 def leave(receive: Callable[[], None]) -> bool:
-    """Have this thread receive something when its task is done; False if it is none of the pool."""
-    if _this.is_of_the_pool:
-        _this.receive = receive
-    return _this.is_of_the_pool
+    """Have this thread receive something when its task is done.
+
+    False if it is none of the pool, or is to receive something else.
+    """
+    if not _this.is_of_the_pool or _this.receive is not None:
+        return False
+    _this.receive = receive
+    return True
 
 
 def serve_one_after_the_other() -> None:

@@ -25,15 +25,20 @@ def preload(settings: Settings, *, stepping: bool) -> None:
         Prices.load(settings.prices)
     except Rejected as error:
         raise SystemExit(str(error)) from None  # now, and not in every step
-    if not stepping:
-        return
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for every model call
     configure_mappers()  # under a lock of SQLAlchemy's
+    for name in ("psycopg2.extras", "sqlalchemy.dialects.postgresql.psycopg2"):
+        importlib.import_module(name)
+    if stepping:
+        _preload_for_steps()
+    gc.collect()
+    # Not to be looked through again: a full collection took a tenth of a second, in the middle of
+    # somebody's answer; and Celery collects before each fork.
+    gc.freeze()
+
+
+def _preload_for_steps() -> None:
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for every model call
     importlib.import_module("genai_prices.data")
-    importlib.import_module("psycopg2.extras")
-    importlib.import_module("sqlalchemy.dialects.postgresql.psycopg2")
     for where in PROVIDERS.values():
         if isinstance(where, str):
             importlib.import_module(where.partition(":")[0])
-    gc.collect()
-    gc.freeze()  # Celery collects before each fork, which takes 0.2 s with all of this

@@ -7,7 +7,7 @@ first word. Interrupt: some chats stream; each is stopped in turn. Workers that 
 
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 
@@ -30,7 +30,8 @@ FIRST = "send -> first word"
 ASKED = "send -> model call"
 STOP = "interrupt -> waiting"
 _NOTES = """
-send -> first word: until a reader process has it (rejoinder: Client.stream; naive: a subscriber)
+send -> first word: until a reader process has it (rejoinder: Client.stream; naive: a subscriber);
+  `one worker` takes messages and steps, as naive's does; else a worker of its own takes messages
 send -> model call: until the model server has the request of that
 interrupt -> waiting: from just before Client.interrupt until a reader (XREAD every 5 ms) has the
   status, one after the other, while the rest of twenty chats stream
@@ -46,8 +47,9 @@ def run(asked: Namespace, place: Place, _: Makers) -> Told:
     """Measure all of it, and tell."""
     with ExitStack() as stack:
         ours, naive = Rejoinder(place.apart(), "threads"), Naive(place.apart())
-        together(stack, [ours, naive])
-        taken = _first_words(asked, ours, naive) | _stops(asked, ours)
+        one = Rejoinder(place.apart(), "threads", all_in_one=True)
+        together(stack, [ours, one, naive])
+        taken = _first_words(asked, [ours, one], naive) | _stops(asked, ours)
     taken |= hand_over(asked, place)
     made = {
         name: {
@@ -67,14 +69,19 @@ def run(asked: Namespace, place: Place, _: Makers) -> Told:
     return Told({"latency": made}, _targets(made))
 
 
-def _first_words(asked: Namespace, ours: Rejoinder, naive: Naive) -> dict[str, list[float]]:
+def _first_words(
+    asked: Namespace, ours: Sequence[Rejoinder], naive: Naive
+) -> dict[str, list[float]]:
     taken: dict[str, list[float]] = {}
-    by_client, by_channel = reader(ours.place, "clients"), reader(naive.place, "channels")
-    with by_client, by_channel:
+    by_client = [reader(each.place, "clients") for each in ours]
+    by_channel = reader(naive.place, "channels")
+    with ExitStack() as stack:
+        for each in (*by_client, by_channel):
+            stack.enter_context(each)
         for number in range((asked.rounds + 1) * asked.samples):
             for name, took, called in (
-                ("rejoinder threads", *_our_first_word(ours, by_client)),
-                ("naive", *_naive_first_word(naive, by_channel)),
+                *((e.name, *_our_first_word(e, r)) for e, r in zip(ours, by_client, strict=True)),
+                (naive.name, *_naive_first_word(naive, by_channel)),
             ):
                 if number >= asked.samples:  # the first round is for warming up
                     taken.setdefault(f"{name}: {FIRST}", []).append(took)
@@ -137,14 +144,17 @@ def _targets(made: Mapping[str, Mapping[str, float]]) -> list[Target]:
     def of(name: str, key: str = "p99 ms") -> float | None:
         return made.get(name, {}).get(key)
 
-    first = (f"rejoinder threads: {FIRST}", f"naive: {FIRST}")
+    firsts = (f"rejoinder threads{which}: {FIRST}" for which in (", one worker", ""))
     released = of("SIGTERM, default drain: released -> runs elsewhere")
     killed = of("SIGKILL: signal -> runs elsewhere")
     return [
-        Target(
-            f"W3: {FIRST}, rejoinder threads over naive (p50)",
-            ratio(of(first[0], "p50 ms"), of(first[1], "p50 ms")),
-            1.5,
+        *(
+            Target(
+                f"W3: {name} over naive (p50)",
+                ratio(of(name, "p50 ms"), of(f"naive: {FIRST}", "p50 ms")),
+                1.5,
+            )
+            for name in firsts
         ),
         Target(f"W3: {STOP} (p99)", of(f"rejoinder threads: {STOP}"), 100, unit="ms"),
         Target("W3: SIGTERM: released -> runs elsewhere (p99)", released, 1000, unit="ms"),

@@ -222,13 +222,19 @@ class Rejoinder(OnCelery):
     """Ourselves: a worker for steps, one for the front door."""
 
     def __init__(
-        self, place: Place, pool: str, *, workers: int = 1, slots: int | None = None
+        self,
+        place: Place,
+        pool: str,
+        *,
+        workers: int = 1,
+        slots: int | None = None,
+        all_in_one: bool = False,
     ) -> None:
-        """On this pool."""
-        super().__init__(
-            place, f"rejoinder {pool}" if workers == 1 else f"rejoinder {pool} x{workers}"
-        )
+        """On this pool; `all_in_one`: the worker for steps is the front door, too."""
+        several = ", one worker" if all_in_one else f" x{workers}" if workers > 1 else ""
+        super().__init__(place, f"rejoinder {pool}{several}")
         self._pool = pool
+        self._all_in_one = all_in_one or place.small
         self._workers = workers
         self._slots = slots or (THREADS if pool == "threads" else 8)
         self.client = Client(broker_url=place.redis_url, timeout=60)
@@ -236,7 +242,7 @@ class Rejoinder(OnCelery):
     def start(self) -> None:
         """As `make up` does, without beat and Flower; in a small place one does it all."""
         queues = ["rejoinder.steps"]
-        if self.place.small:
+        if self._all_in_one:
             queues.append("rejoinder.control")
         else:
             self.fleet.worker("control", queues=["rejoinder.control"], concurrency=8)

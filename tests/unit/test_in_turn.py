@@ -95,5 +95,14 @@ def test_others_are_not_kept_from_the_pool(pool: TaskPool) -> None:
     assert len({thread for _, thread in work.done}) == 2
 
 
+def test_a_thread_takes_one_thing_after_another(pool: TaskPool) -> None:
+    taken: list[bool] = []
+    work = Work(pool)
+    nothing: Callable[[], None] = lambda: None  # noqa: E731
+    work.give("last", lambda: taken.extend(in_turn.leave(nothing) for _ in range(2)))
+    pool.stop()
+    assert taken == [True, False]  # the second one has to go elsewhere
+
+
 def test_a_thread_of_nobodys_pool_takes_nothing() -> None:
     assert not in_turn.leave(lambda: None)
