@@ -44,5 +44,5 @@ def test_latency_and_growth_have_figures(run: tuple[dict[str, Any], str]) -> Non
 
 def test_every_workload_tells_whether_it_met_its_targets(run: tuple[dict[str, Any], str]) -> None:
     told, text = run
-    assert len(told["targets"]) == 14
+    assert len(told["targets"]) == 15
     assert all(each["says"] in text for each in told["targets"])
