@@ -6,7 +6,7 @@ come, so that a stop or a shutdown keeps those that finished; all go into histor
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from models import machine
 from models.snapshot import Loaded
@@ -15,7 +15,7 @@ from rejoinder.core.decide import Call
 from rejoinder.core.messages import Approval, CallKind, CallPlan, CallState
 from rejoinder.core.parts import ToolCall, ToolResult
 from rejoinder.providers import provider_for
-from rejoinder.tools import Ran, ToolContext, result_limit, run_alone, run_calls
+from rejoinder.tools import Run, ToolContext, result_limit, run_alone, run_calls
 from tasks import agents
 from tasks.held import Held
 
@@ -124,21 +124,21 @@ def _run(held: Held, loaded: Loaded, calls: Sequence[ToolCall]) -> None:
         )
 
     toolbox = held.tools(loaded)
-    options: dict[str, Any] = {
-        "make_context": context,
-        "cancellation": held.cancellation,
-        "active": toolbox.active,
-        "default_timeout": runtime.settings.tool_seconds,
-        "context_limit": _context(held, loaded),
-        "on_result": finished,
-    }
+    run = Run(
+        registry=toolbox.registry,
+        make_context=context,
+        cancellation=held.cancellation,
+        active=toolbox.active,
+        default_timeout=runtime.settings.tool_seconds,
+        context_limit=_context(held, loaded),
+        on_result=finished,
+    )
 
     def in_loop(work: Callable[[], Awaitable[T]]) -> T:
         return runtime.run(work, held.cancellation)
 
     with held.away("tools"):
-        alone = run_alone(calls, toolbox.registry, in_loop=in_loop, **options)
-        ran: Ran = alone or in_loop(partial(run_calls, calls, toolbox.registry, **options))
+        ran = run_alone(run, calls, in_loop) or in_loop(partial(run_calls, run, calls))
     if ran.cause is not None:
         held.untouched = ran.untouched
         raise Cancelled(ran.cause)

@@ -12,7 +12,7 @@ import anyio.to_thread
 from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.parts import Json, ToolCall
 from rejoinder.testing.tools import CHAT_ID, TURN_ID
-from rejoinder.tools import Ran, Registry, Tool, ToolContext, run_alone, run_calls, tool
+from rejoinder.tools import Ran, Registry, Run, Tool, ToolContext, run_alone, run_calls, tool
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -36,25 +36,25 @@ async def run(
         ToolCall(str(n), named.name if isinstance(named, Tool) else named, arguments)
         for n, (named, arguments) in enumerate(calls)
     ]
-    registry = options.pop("registry", None) or Registry(tools)
-    options |= {
-        "make_context": lambda call, stop: ToolContext(
+    threads = {"max_threads": options.pop("max_threads")} if "max_threads" in options else {}
+    running = Run(
+        registry=options.pop("registry", None) or Registry(tools),
+        make_context=lambda call, stop: ToolContext(
             CHAT_ID, TURN_ID, call.call_id, call.name, stop, heard.append
         ),
-        "cancellation": cancellation or Cancellation(),
-    }
-    if way == "alone" and "max_threads" not in options:
-        alone = partial(
-            run_alone,
-            asked,
-            registry,
-            in_loop=lambda work: anyio.from_thread.run(_awaited, work),
-            **options,
-        )
+        cancellation=cancellation or Cancellation(),
+        **options,
+    )
+    if way == "alone" and not threads:
+        alone = partial(run_alone, running, asked, _in_the_loop)
         ran = await anyio.to_thread.run_sync(alone, abandon_on_cancel=True)
         if ran is not None:
             return ran
-    return await run_calls(asked, registry, **options)
+    return await run_calls(running, asked, **threads)
+
+
+def _in_the_loop(work: Callable[[], Awaitable[Any]]) -> Any:
+    return anyio.from_thread.run(_awaited, work)
 
 
 async def _awaited(work: Callable[[], Awaitable[Any]]) -> Any:

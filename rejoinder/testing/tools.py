@@ -11,7 +11,7 @@ from rejoinder.core.parts import Json, ToolCall, ToolResult
 from rejoinder.tools.context import ToolContext
 from rejoinder.tools.define import Tool
 from rejoinder.tools.registry import Registry
-from rejoinder.tools.run import DEFAULT_TIMEOUT, run_calls
+from rejoinder.tools.run import DEFAULT_TIMEOUT, Run, run_calls
 
 CHAT_ID = UUID("00000000-0000-7000-8000-000000000001")
 TURN_ID = UUID("00000000-0000-7000-8000-000000000002")
@@ -41,14 +41,14 @@ async def call_tool(  # noqa: PLR0913  # all but two are named
     def context(call: ToolCall, own: Cancellation) -> ToolContext:
         return ToolContext(CHAT_ID, TURN_ID, call.call_id, call.name, own, on_progress)
 
-    ran = await run_calls(
-        [ToolCall(call_id, tool.name, arguments)],
-        Registry([tool]),
+    run = Run(
+        registry=Registry([tool]),
         make_context=context,
         cancellation=stop,
         default_timeout=timeout,
         context_limit=context_limit,
     )
+    ran = await run_calls(run, [ToolCall(call_id, tool.name, arguments)])
     if ran.cause is not None:
         raise Cancelled(ran.cause)
     return ran.results[0]

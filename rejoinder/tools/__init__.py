@@ -11,7 +11,7 @@ from rejoinder.tools.context import ToolContext
 from rejoinder.tools.define import Approve, FunctionTool, Tool, ToolError, tool
 from rejoinder.tools.registry import Registry, default_registry
 from rejoinder.tools.results import File, Image, content_of
-from rejoinder.tools.run import DEFAULT_TIMEOUT, Ran, run_calls
+from rejoinder.tools.run import DEFAULT_TIMEOUT, Ran, Run, run_calls
 from rejoinder.tools.schema import ToolDefinitionError
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Image",
     "Ran",
     "Registry",
+    "Run",
     "Tool",
     "ToolContext",
     "ToolDefinitionError",

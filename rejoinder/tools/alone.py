@@ -7,7 +7,7 @@ longer than such a tool itself.
 
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -15,44 +15,22 @@ from typing import Any
 
 from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.effects import Cause
-from rejoinder.core.parts import Json, ToolCall, ToolResult
-from rejoinder.tools.cap import result_limit
+from rejoinder.core.parts import Json, ToolCall
 from rejoinder.tools.define import FunctionTool
-from rejoinder.tools.registry import Registry
-from rejoinder.tools.run import DEFAULT_TIMEOUT, MakeContext, Ran, Run, Slot
+from rejoinder.tools.run import Ran, Run, Slot
 from rejoinder.tools.threads import Outcome, start
 
 InLoop = Callable[[Callable[[], Awaitable[Any]]], Any]
 """Runs something in an event loop, and waits for it."""
 
 
-def run_alone(  # noqa: PLR0913  # all but two are named, as those of `run_calls`
-    calls: Sequence[ToolCall],
-    registry: Registry,
-    *,
-    in_loop: InLoop,
-    make_context: MakeContext,
-    cancellation: Cancellation,
-    active: Collection[str] | None = None,
-    default_timeout: float = DEFAULT_TIMEOUT,
-    context_limit: int | None = None,
-    on_result: Callable[[ToolResult], None] | None = None,
-) -> Ran | None:
+def run_alone(run: Run, calls: Sequence[ToolCall], in_loop: InLoop) -> Ran | None:
     """Run the one call that there is, in a thread, and wait for it; None: it is not such a call."""
-    tool = registry.get(calls[0].name) if len(calls) == 1 else None
+    tool = run.registry.get(calls[0].name) if len(calls) == 1 else None
     if not isinstance(tool, FunctionTool) or tool.is_async:
         return None
-    run = Run(
-        registry=registry,
-        make_context=make_context,
-        cancellation=cancellation,
-        active=active,
-        default_timeout=default_timeout,
-        limit=result_limit(context_limit),
-        on_result=on_result,
-    )
     slot, stop = Slot(calls[0]), Cancellation()
-    forget = cancellation.on_cancel(partial(_pass_on, stop))
+    forget = run.cancellation.on_cancel(partial(_pass_on, stop))
     try:
         begun = _begin(run, slot, stop)
         if begun is not None:

@@ -75,33 +75,12 @@ class Slot:
         self.result = ToolResult(self.call.call_id, readable(message), is_error=True)
 
 
-async def run_calls(  # noqa: PLR0913  # all but two are named
-    calls: Sequence[ToolCall],
-    registry: Registry,
-    *,
-    make_context: MakeContext,
-    cancellation: Cancellation,
-    active: Collection[str] | None = None,
-    default_timeout: float = DEFAULT_TIMEOUT,
-    context_limit: int | None = None,
-    on_result: Callable[[ToolResult], None] | None = None,
-    max_threads: int = MAX_THREADS,
-) -> Ran:
+async def run_calls(run: "Run", calls: Sequence[ToolCall], max_threads: int = MAX_THREADS) -> Ran:
     """Run the calls concurrently and wait for all, or until the cancellation fires.
 
-    `active` refuses every other tool. `on_result` is told each result as soon as it is there, in
-    the event loop. Only what is no `Exception` leaves this function: a cancellation of the task it
-    runs in, a KeyboardInterrupt, a `Cancelled` that is not about these calls.
+    Only what is no `Exception` leaves this function: a cancellation of the task it runs in, a
+    KeyboardInterrupt, a `Cancelled` that is not about these calls.
     """
-    run = Run(
-        registry=registry,
-        make_context=make_context,
-        cancellation=cancellation,
-        active=active,
-        default_timeout=default_timeout,
-        limit=result_limit(context_limit),
-        on_result=on_result,
-    )
     slots = [Slot(call) for call in calls]
     threads = anyio.CapacityLimiter(max_threads)
     async with anyio.create_task_group() as group:
@@ -110,17 +89,24 @@ async def run_calls(  # noqa: PLR0913  # all but two are named
     return run.ran(slots)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
-    """The calls of one message, at work."""
+    """How the calls of one message are run."""
 
     registry: Registry
     make_context: MakeContext
     cancellation: Cancellation
-    active: Collection[str] | None
-    default_timeout: float
-    limit: int
-    on_result: Callable[[ToolResult], None] | None
+    active: Collection[str] | None = None
+    """Every other tool is refused; None: none is."""
+    default_timeout: float = DEFAULT_TIMEOUT
+    context_limit: int | None = None
+    on_result: Callable[[ToolResult], None] | None = None
+    """Told each result as soon as it is there: in the event loop, or by who waits for it."""
+
+    @property
+    def limit(self) -> int:
+        """How long a result may be."""
+        return result_limit(self.context_limit)
 
     async def answer(
         self, slot: Slot, threads: anyio.CapacityLimiter, siblings: anyio.CancelScope

@@ -17,7 +17,7 @@ from rejoinder.core.cancellation import Cancellation, Cancelled
 from rejoinder.core.effects import Cause
 from rejoinder.core.parts import ToolCall
 from rejoinder.testing.tools import CHAT_ID, TURN_ID, call_tool
-from rejoinder.tools import Ran, Registry, ToolContext, run_alone, tool
+from rejoinder.tools import Ran, Registry, Run, ToolContext, run_alone, tool
 from tests import tool_runs
 from tests.tool_runs import LONG, TINY, add, contents, play, run
 from tests.waiting import wait_until
@@ -358,19 +358,18 @@ def test_what_a_signal_raises_in_who_waits_is_not_the_tools_result() -> None:
         begun.wait(LONG)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
 
+    running = Run(
+        registry=Registry([slow]),
+        make_context=lambda call, stop: ToolContext(
+            CHAT_ID, TURN_ID, call.call_id, call.name, stop, lambda _: None
+        ),
+        cancellation=Cancellation(),
+    )
     before = signal.signal(signal.SIGUSR2, alarm)
     threading.Thread(target=ring, daemon=True).start()
     try:
         with pytest.raises(TimeoutError, match="a limit of the caller's own"):
-            run_alone(
-                [ToolCall("0", "slow", {})],
-                Registry([slow]),
-                in_loop=lambda _: None,
-                make_context=lambda call, stop: ToolContext(
-                    CHAT_ID, TURN_ID, call.call_id, call.name, stop, lambda _: None
-                ),
-                cancellation=Cancellation(),
-            )
+            run_alone(running, [ToolCall("0", "slow", {})], lambda _: None)
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert told.wait(LONG)  # the tool was told to stop
