@@ -59,12 +59,12 @@ class Prepared:
         self, execute: Execute, noted: dict[Any, Any], given: Mapping[str, Any]
     ) -> tuple[Any, ...] | None:
         ready: set[str] = noted.setdefault("prepared", set())
-        if self._name not in ready:
-            execute(self._prepare, {})
-            ready.add(self._name)
-        try:
-            return execute(self._execute, given)
-        except _OUTDATED:  # a migration has changed what it returns; nothing was executed
-            ready.discard(self._name)
-            execute(f"DEALLOCATE {self._name}", {})
-            return self._prepared(execute, noted, given)
+        if self._name in ready:
+            try:
+                return execute(self._execute, given)
+            except _OUTDATED:  # a migration has changed what it returns; nothing was executed
+                ready.discard(self._name)
+                execute(f"DEALLOCATE {self._name}", {})
+        execute(self._prepare, {})
+        ready.add(self._name)
+        return execute(self._execute, given)

@@ -116,7 +116,7 @@ class Run:
         with anyio.CancelScope() as scope, _stopped_by(self.cancellation, stop, scope):
             try:
                 await self._attempt(slot, stop, threads)
-            except BaseException as error:  # sorted there
+            except BaseException as error:
                 if isinstance(error, CancelledError) and _is_cancelled():
                     raise
                 self.judge(error, slot, stop)
@@ -182,7 +182,7 @@ class Run:
                     return content
             return self.content(tool, await awaitable)
 
-    async def rest(  # whose, of what
+    async def rest(
         self,
         slot: Slot,
         tool: FunctionTool[..., Any],
