@@ -4,9 +4,8 @@ The message stands in history before any tool runs. Results are collected in `He
 come, so that a stop or a shutdown keeps those that finished; all go into history in one commit.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
 from models import machine
 from models.snapshot import Loaded
@@ -15,11 +14,9 @@ from rejoinder.core.decide import Call
 from rejoinder.core.messages import Approval, CallKind, CallPlan, CallState
 from rejoinder.core.parts import ToolCall, ToolResult
 from rejoinder.providers import provider_for
-from rejoinder.tools import Run, ToolContext, result_limit, run_alone, run_calls
+from rejoinder.tools import Run, ToolContext, result_limit, run_calls
 from tasks import agents
 from tasks.held import Held
-
-T = TypeVar("T")
 
 
 def run_tools(held: Held, loaded: Loaded, calls: Sequence[Call]) -> None:
@@ -134,11 +131,8 @@ def _run(held: Held, loaded: Loaded, calls: Sequence[ToolCall]) -> None:
         on_result=finished,
     )
 
-    def in_loop(work: Callable[[], Awaitable[T]]) -> T:
-        return runtime.run(work, held.cancellation)
-
     with held.away("tools"):
-        ran = run_alone(run, calls, in_loop) or in_loop(partial(run_calls, run, calls))
+        ran = runtime.run(partial(run_calls, run, calls), held.cancellation)
     if ran.cause is not None:
         held.untouched = ran.untouched
         raise Cancelled(ran.cause)

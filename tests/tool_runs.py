@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.from_thread
-import anyio.to_thread
 
 from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.parts import Json, ToolCall
 from rejoinder.testing.tools import CHAT_ID, TURN_ID
-from rejoinder.tools import Ran, Registry, Run, Tool, ToolContext, run_alone, run_calls, tool
+from rejoinder.tools import Ran, Registry, Run, Tool, ToolContext, run_calls, tool
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import Coroutine, Mapping
 
-way = "loop"
-"""How calls are run: all in the loop, or `alone` those that can be."""
 TINY = 0.02
 LONG = 10.0
 
@@ -45,20 +40,7 @@ async def run(
         cancellation=cancellation or Cancellation(),
         **options,
     )
-    if way == "alone" and not threads:
-        alone = partial(run_alone, running, asked, _in_the_loop)
-        ran = await anyio.to_thread.run_sync(alone, abandon_on_cancel=True)
-        if ran is not None:
-            return ran
     return await run_calls(running, asked, **threads)
-
-
-def _in_the_loop(work: Callable[[], Awaitable[Any]]) -> Any:
-    return anyio.from_thread.run(_awaited, work)
-
-
-async def _awaited(work: Callable[[], Awaitable[Any]]) -> Any:
-    return await work()
 
 
 def play(run: Coroutine[Any, Any, Ran]) -> Ran:

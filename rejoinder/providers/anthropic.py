@@ -8,7 +8,6 @@ and address come from the environment, where the SDK finds them. Converting is d
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from functools import lru_cache
 from typing import Any, cast
 
 import anyio
@@ -98,23 +97,8 @@ class AnthropicProvider:
                 raise _without_key(clean(str(error))) from error
             if not _has_credentials(client):
                 raise _without_key()
-            _remember_address(client)
             self._client = client
         return self._client
-
-
-def _remember_address(client: AsyncAnthropic) -> None:
-    """Have the client put the one address that is asked together once, not for each request.
-
-    Not in a subclass: to those the SDK gives no credentials but a key.
-    """
-    put_together = client._prepare_url  # noqa: SLF001
-
-    @lru_cache(maxsize=8)
-    def remembered(_: httpx2.URL, url: str) -> httpx2.URL:
-        return put_together(url)
-
-    client._prepare_url = lambda url: remembered(client.base_url, url)  # type: ignore[method-assign]  # noqa: SLF001
 
 
 @contextlib.asynccontextmanager

@@ -4,7 +4,6 @@
 Tools touch the network and the world, never rows or the broker. How to write one: docs/tools.md.
 """
 
-from rejoinder.tools.alone import run_alone
 from rejoinder.tools.cap import cap, result_limit
 from rejoinder.tools.celery_tool import CeleryTool, celery_tool
 from rejoinder.tools.context import ToolContext
@@ -33,7 +32,6 @@ __all__ = [
     "content_of",
     "default_registry",
     "result_limit",
-    "run_alone",
     "run_calls",
     "tool",
 ]

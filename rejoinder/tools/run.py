@@ -10,7 +10,7 @@ import inspect
 import logging
 import threading
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -101,7 +101,7 @@ class Run:
     default_timeout: float = DEFAULT_TIMEOUT
     context_limit: int | None = None
     on_result: Callable[[ToolResult], None] | None = None
-    """Told each result as soon as it is there: in the event loop, or by who waits for it."""
+    """Told each result as soon as it is there, in the event loop."""
 
     @property
     def limit(self) -> int:
@@ -119,14 +119,10 @@ class Run:
             except BaseException as error:
                 if isinstance(error, CancelledError) and _is_cancelled():
                     raise
-                self.judge(error, slot, stop)
+                self._judge(error, slot, stop)
         if slot.escaped is not None:
             siblings.cancel()
             return
-        self.conclude(slot, stop)
-
-    def conclude(self, slot: Slot, stop: Cancellation) -> None:
-        """Tell the result, if there is one; that its time was up is one, too."""
         if slot.result is None and stop.cause is Cause.TIMEOUT:
             slot.fail(self._timed_out(slot.call.name))
         if slot.result is not None:
@@ -150,7 +146,7 @@ class Run:
     ) -> None:
         if stop.cancelled:
             return
-        tool = self.find(slot.call)
+        tool = self._find(slot.call)
         if isinstance(tool, str):
             slot.fail(tool)
             return
@@ -171,66 +167,35 @@ class Run:
         slot: Slot,
         stop: Cancellation,
     ) -> Json:
-        self.begin(tool, arguments, slot, stop)
-        with _timer(self.timeout(tool), stop):
-            if tool.is_async:
-                awaitable: Any = tool.function(**arguments)
-            else:
-                blocking = partial(self.blocking, tool, arguments)
-                awaitable, content = await in_thread(blocking, f"tool {tool.name}")
-                if awaitable is None:
-                    return content
-            return self.content(tool, await awaitable)
-
-    async def rest(
-        self,
-        slot: Slot,
-        tool: FunctionTool[..., Any],
-        awaitable: Awaitable[object],
-        stop: Cancellation,
-        seconds: float,
-    ) -> None:
-        """Await what a call that blocked has left to be awaited, unless it is stopped."""
-        with (
-            anyio.CancelScope() as scope,
-            _stopped_by(self.cancellation, stop, scope),
-            _timer(seconds, stop),
-        ):
-            try:
-                slot.answer(self.content(tool, await awaitable))
-            except BaseException as error:  # sorted there
-                if isinstance(error, CancelledError) and _is_cancelled():
-                    raise
-                self.judge(error, slot, stop)
-
-    def begin(
-        self,
-        tool: FunctionTool[..., Any],
-        arguments: dict[str, Any],
-        slot: Slot,
-        stop: Cancellation,
-    ) -> None:
-        """Note that a call begins, and give it its context, if it wants one."""
         slot.begun = True
         context = self.make_context(slot.call, stop)
         if tool.signature.context is not None:
             arguments[tool.signature.context] = context
+        with _timer(self._timeout(tool), stop):
+            if tool.is_async:
+                awaitable: Any = tool.function(**arguments)
+            else:
+                blocking = partial(self._blocking, tool, arguments)
+                awaitable, content = await in_thread(blocking, f"tool {tool.name}")
+                if awaitable is None:
+                    return content
+            return self._content(tool, await awaitable)
 
-    def blocking(
+    def _blocking(
         self, tool: FunctionTool[..., Any], arguments: dict[str, Any]
     ) -> tuple[object, Json]:
         """Call a tool that blocks, in a thread of its own: what to await, or its content."""
         value = tool.function(**arguments)
         if inspect.isawaitable(value):  # a coroutine function behind a plain wrapper
             return value, None
-        return None, self.content(tool, value)
+        return None, self._content(tool, value)
 
-    def content(self, tool: FunctionTool[..., Any], value: object) -> Json:
+    def _content(self, tool: FunctionTool[..., Any], value: object) -> Json:
         """What the model reads of what a tool returned."""
         nothing = "ok" if tool.signature.returns_nothing else "null"
         return content_of(value, self.limit, nothing=nothing)
 
-    def judge(self, error: BaseException, slot: Slot, stop: Cancellation) -> None:
+    def _judge(self, error: BaseException, slot: Slot, stop: Cancellation) -> None:
         """Turn what a tool raised into its result, or let it go on."""
         name = slot.call.name
         exits = isinstance(error, SystemExit)
@@ -249,7 +214,7 @@ class Run:
         else:
             slot.escaped = error
 
-    def find(self, call: ToolCall) -> FunctionTool[..., Any] | str:
+    def _find(self, call: ToolCall) -> FunctionTool[..., Any] | str:
         """The tool to run, or why there is none."""
         name = call.name
         tool = self.registry.get(name)
@@ -263,7 +228,7 @@ class Run:
             return tool.objection(call) or f"The tool {name} is not one that a worker can run."
         return tool
 
-    def timeout(self, tool: FunctionTool[..., Any]) -> float:
+    def _timeout(self, tool: FunctionTool[..., Any]) -> float:
         """How long it may take."""
         return self.default_timeout if tool.timeout is None else tool.timeout
 
@@ -275,7 +240,7 @@ class Run:
             if tool.is_async
             else "it may still be running"
         )
-        return f"{name} timed out after {self.timeout(tool):g} s; {after}."
+        return f"{name} timed out after {self._timeout(tool):g} s; {after}."
 
     def _report(self, result: ToolResult) -> None:
         if self.on_result is None:

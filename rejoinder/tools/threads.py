@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeAlias, TypeVar, cast
 
 T = TypeVar("T")
-Outcome: TypeAlias = tuple[T | None, BaseException | None]
+_Outcome: TypeAlias = tuple[T | None, BaseException | None]
 """What a function returned, or what it raised."""
 
 
@@ -31,30 +31,25 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
-    def tell(outcome: Outcome[T]) -> None:
+    def run() -> None:
+        outcome = _outcome(function)
         with suppress(RuntimeError):  # the loop is gone, and so is whoever waited
             loop.call_soon_threadsafe(_deliver, done, outcome)
 
-    start(function, tell, name)
+    _start(partial(copy_context().run, run), name)
     return await done
 
 
-def start(function: Callable[[], T], tell: "Callable[[Outcome[T]], None]", name: str) -> None:
-    """Run it in a daemon thread, with the caller's context variables; `tell` what came of it."""
-
-    def run() -> None:
-        try:
-            outcome: Outcome[T] = function(), None
-        except SystemExit as error:
-            # Signals reach the main thread only: this one is the tool's own.
-            outcome = None, ToolExit(f"the tool tried to exit ({error.code!r})")
-        except StopIteration as error:
-            outcome = None, RuntimeError(f"StopIteration: {error}")  # no future takes it
-        except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
-            outcome = None, error
-        tell(outcome)
-
-    _start(partial(copy_context().run, run), name)
+def _outcome(function: Callable[[], T]) -> "_Outcome[T]":
+    try:
+        return function(), None
+    except SystemExit as error:
+        # Signals reach the main thread only: this one is the tool's own.
+        return None, ToolExit(f"the tool tried to exit ({error.code!r})")
+    except StopIteration as error:
+        return None, RuntimeError(f"StopIteration: {error}")  # no future takes it
+    except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
+        return None, error
 
 
 _IDLE_SECONDS = 10.0
@@ -92,7 +87,7 @@ _Work = tuple[Callable[[], None], str]
 os.register_at_fork(after_in_child=_idle.clear)
 
 
-def _deliver(done: "asyncio.Future[T]", outcome: "Outcome[T]") -> None:
+def _deliver(done: "asyncio.Future[T]", outcome: "_Outcome[T]") -> None:
     value, error = outcome
     if done.done():
         return

@@ -96,28 +96,6 @@ def test_hosts_beside_the_proxy_are_reached_directly(monkeypatch: pytest.MonkeyP
     asyncio.run(scenario())
 
 
-def test_an_address_that_changes_is_not_the_remembered_one() -> None:
-    async def scenario() -> None:
-        asked: list[bytes] = []
-
-        async def answer(peer: Peer) -> None:
-            while True:
-                asked.append((await peer.request())[0].partition(b" HTTP")[0])
-                await peer.say(ANSWER)
-
-        async with listening(answer) as first, listening(answer) as second:
-            provider = AnthropicProvider(api_key="none", base_url=first.url)
-            for url in (first.url, first.url, second.url + "/behind", first.url):
-                provider._connected().base_url = url
-                await collect(provider.stream(ASK))
-            await provider.aclose()
-        assert [len(first.peers), len(second.peers)] == [1, 1]
-        here, there = b"POST /v1/messages", b"POST /behind/v1/messages"
-        assert asked == [here, here, there, here]
-
-    asyncio.run(scenario())
-
-
 def test_credentials_that_only_the_sdk_itself_finds_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

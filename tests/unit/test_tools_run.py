@@ -14,16 +14,10 @@ from rejoinder.core.messages import CallKind, CallPlan
 from rejoinder.core.model import ToolSpec
 from rejoinder.testing.tools import CHAT_ID, TURN_ID, call_tool
 from rejoinder.tools import Ran, Registry, Tool, ToolContext, ToolError, tool
-from tests import tool_runs
 from tests.tool_runs import LONG, add, contents, play, run
 
 if TYPE_CHECKING:
     from rejoinder.core.parts import Json, ToolResult
-
-
-@pytest.fixture(autouse=True, params=["loop", "alone"])
-def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_runs, "way", request.param)
 
 
 def test_calls_run_at_once_and_results_are_in_call_order() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import threading
 from contextlib import suppress
@@ -15,10 +14,8 @@ import pytest
 
 from rejoinder.core.cancellation import Cancellation, Cancelled
 from rejoinder.core.effects import Cause
-from rejoinder.core.parts import ToolCall
-from rejoinder.testing.tools import CHAT_ID, TURN_ID, call_tool
-from rejoinder.tools import Ran, Registry, Run, ToolContext, run_alone, tool
-from tests import tool_runs
+from rejoinder.testing.tools import call_tool
+from rejoinder.tools import Ran, ToolContext, tool
 from tests.tool_runs import LONG, TINY, add, contents, play, run
 from tests.waiting import wait_until
 
@@ -26,11 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rejoinder.core.parts import Json, ToolResult
-
-
-@pytest.fixture(autouse=True, params=["loop", "alone"])
-def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_runs, "way", request.param)
 
 
 def test_an_async_tool_that_exits_beside_the_main_thread_fails_alone() -> None:
@@ -338,41 +330,6 @@ def test_call_tool_raises_when_cancelled() -> None:
 
     with pytest.raises(Cancelled):
         anyio.run(main)
-
-
-def test_what_a_signal_raises_in_who_waits_is_not_the_tools_result() -> None:
-    """On prefork a soft time limit is raised in the very thread that waits for the tool."""
-    begun, told = threading.Event(), threading.Event()
-
-    @tool
-    def slow(context: ToolContext) -> None:
-        begun.set()
-        context.cancellation.on_cancel(lambda _: told.set())
-
-        told.wait(LONG)
-
-    def alarm(*_: object) -> None:
-        raise TimeoutError("a limit of the caller's own")
-
-    def ring() -> None:
-        begun.wait(LONG)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
-
-    running = Run(
-        registry=Registry([slow]),
-        make_context=lambda call, stop: ToolContext(
-            CHAT_ID, TURN_ID, call.call_id, call.name, stop, lambda _: None
-        ),
-        cancellation=Cancellation(),
-    )
-    before = signal.signal(signal.SIGUSR2, alarm)
-    threading.Thread(target=ring, daemon=True).start()
-    try:
-        with pytest.raises(TimeoutError, match="a limit of the caller's own"):
-            run_alone(running, [ToolCall("0", "slow", {})], lambda _: None)
-    finally:
-        signal.signal(signal.SIGUSR2, before)
-    assert told.wait(LONG)  # the tool was told to stop
 
 
 def test_a_tool_may_take_longer_than_a_clock_can_count() -> None:
