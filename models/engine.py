@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, QueuePool
 
+from models.db_errors import leads_nowhere
 from models.types import as_json
 from rejoinder.core.errors import Refused
 from rejoinder.core.limits import IDLE_IN_TRANSACTION_MS, LOCK_TIMEOUT_MS
@@ -32,6 +33,12 @@ def _refuse_plainly(context: ExceptionContext) -> None:
     # A refusal from inside a statement's parameters stays what it is, instead of being wrapped.
     if isinstance(context.original_exception, Refused):
         raise context.original_exception
+
+
+def _drop_after_failover(context: ExceptionContext) -> None:
+    # SQLAlchemy then invalidates this connection and the pool's others of the same age.
+    if leads_nowhere(context.original_exception):
+        context.is_disconnect = True
 
 
 def make_engine(url: str, **options: Any) -> Engine:  # SQLAlchemy's own options
@@ -59,6 +66,7 @@ def make_engine(url: str, **options: Any) -> Engine:  # SQLAlchemy's own options
     }
     engine = create_engine(url, **defaults | options)
     event.listen(engine, "handle_error", _refuse_plainly)
+    event.listen(engine, "handle_error", _drop_after_failover)
     event.listen(engine, "reset", _reset)
     event.listen(engine, "checkin", _used)
     event.listen(engine, "checkout", partial(_ready, engine))

@@ -31,8 +31,8 @@ from rejoinder.core.state import Status
 from rejoinder.providers import provider_for
 from rejoinder.tools import FunctionTool, Tool, ToolContext, ToolError, cap, content_of, tool
 from rejoinder.tools.schema import ArgumentsError
+from tasks.db_retry import retrying
 from tasks.dispatch import publish
-from tasks.patience import patiently
 from tasks.runtime import Runtime, current
 
 WAIT_SECONDS = 300.0
@@ -213,7 +213,7 @@ def answers(runtime: Runtime, calls: Iterable[Call], limit: int) -> list[ToolRes
 _Seen = Mapping[UUID, trees.Below]
 
 
-@patiently
+@retrying
 def _see(runtime: Runtime, calls: Sequence[Call]) -> tuple[_Seen, Mapping[UUID, str]]:
     ids = [each for call in calls for each in call.waits_for]
     with transaction(runtime.engine) as tx:
@@ -278,7 +278,7 @@ def _publish_after(act: _Act) -> tuple[Effects, trees.Below]:
     settings = runtime.settings
     limits = machine.Limits(settings.agent_depth, settings.agents_at_once, settings.agents_total)
 
-    @patiently
+    @retrying
     def run() -> tuple[tuple[Effects, ...], trees.Below]:
         with transaction(runtime.engine) as tx:
             done = act(tx, limits)
@@ -291,7 +291,7 @@ def _publish_after(act: _Act) -> tuple[Effects, trees.Below]:
     return all_effects[0], child
 
 
-@patiently
+@retrying
 def _strangers(chat_id: UUID, ids: Sequence[UUID]) -> set[UUID]:
     with transaction(current().engine) as tx:
         return set(ids) - trees.below(tx, chat_id, ids)

@@ -26,8 +26,8 @@ from rejoinder.tools import cap, content_of, result_limit
 from rejoinder.tools.cap import readable
 from rejoinder.tools.results import ResultError
 from tasks import app
+from tasks.db_retry import is_transient, retrying
 from tasks.dispatch import ANSWERED, NOT_SENT, answer, send
-from tasks.patience import patiently, went_away
 from tasks.requests import DiscreetRequest
 from tasks.runtime import Runtime, current
 
@@ -77,7 +77,7 @@ def look_for_answers(runtime: Runtime) -> None:
         for call in calls:
             _look(runtime, call)
     except (SQLAlchemyError, redis.RedisError, OSError) as error:
-        if isinstance(error, SQLAlchemyError) and not went_away(error):
+        if isinstance(error, SQLAlchemyError) and not is_transient(error):
             raise
         log.warning("A server is away; the next sweep looks for answers again: %s", error)
     finally:
@@ -148,7 +148,7 @@ def told(state: str, value: Any, limit: int) -> tuple[Json, bool]:
     return cap(readable(f"The task failed with {kind}: {value}"), limit) + unsure, True
 
 
-@patiently
+@retrying
 def _limit(runtime: Runtime, chat_id: UUID) -> int:
     with transaction(runtime.engine) as tx:
         chat = tx.get(Chat, chat_id)

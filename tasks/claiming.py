@@ -8,8 +8,8 @@ from uuid import UUID
 from models import claims, snapshot
 from rejoinder.core.effects import Dispatch
 from tasks import keeping
+from tasks.db_retry import retrying
 from tasks.dispatch import dispatch
-from tasks.patience import patiently
 from tasks.runtime import Runtime
 
 MAX_LEFT = 1000
@@ -54,7 +54,7 @@ def _let_go(runtime: Runtime) -> None:
         dispatch(waiting)
 
 
-@patiently
+@retrying
 def _claim(
     runtime: Runtime, chat_id: UUID, step_id: UUID, *, suspects: bool
 ) -> claims.Claim | None:

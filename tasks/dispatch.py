@@ -24,7 +24,7 @@ from rejoinder.streams import Sent
 from rejoinder.tools import CeleryTool
 from tasks import app, bell, broker, hints, keeping, stopping
 from tasks.bell import STEP
-from tasks.patience import patiently
+from tasks.db_retry import retrying
 from tasks.runtime import Runtime
 from tasks.timers import after
 
@@ -169,7 +169,7 @@ def _callback(whose: Mapping[str, Any]) -> Any:  # a signature has no type
     return app.signature(ANSWERED, kwargs=dict(whose), options=options)
 
 
-@patiently
+@retrying
 def answer(runtime: Runtime, call: Send, content: Json, *, is_error: bool) -> None:
     """Give another app's answer to the call that waits for it, if one still does."""
     result = ToolResult(call.call_id, content, is_error=is_error)

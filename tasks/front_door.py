@@ -23,8 +23,8 @@ from rejoinder.core.messages import TitleSource, WhenBusy
 from rejoinder.core.parts import ToolResult
 from rejoinder.providers import named
 from tasks import app, bell
+from tasks.db_retry import is_transient, retrying
 from tasks.dispatch import publish
-from tasks.patience import patiently, went_away
 from tasks.requests import DiscreetRequest
 from tasks.runtime import Runtime, current
 
@@ -74,7 +74,7 @@ def _store(runtime: Runtime, act: Act[R], request: R, *, quick: bool) -> Any:
     """Run it; if the database goes away, again: with a key, or as long as nothing was committed."""
     committing = False
 
-    @patiently
+    @retrying
     def run() -> Any:
         nonlocal committing
         if committing and not getattr(request, "key", None):
@@ -96,7 +96,7 @@ def _store(runtime: Runtime, act: Act[R], request: R, *, quick: bool) -> Any:
     try:
         return run()
     except SQLAlchemyError as error:
-        if not went_away(error):
+        if not is_transient(error):
             raise
         log.warning("A front-door call failed: %s", error)
         raise Unavailable("The database does not answer", "try again later") from None

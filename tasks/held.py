@@ -23,9 +23,9 @@ from rejoinder.core.messages import NewMessage, Role, Usage
 from rejoinder.core.parts import ToolResult
 from rejoinder.tools.toolbox import Toolbox
 from tasks import agents, bell, keeping
+from tasks.db_retry import retrying
 from tasks.dispatch import publish
 from tasks.histories import longer
-from tasks.patience import patiently
 from tasks.runtime import Runtime
 from tasks.timeline import Timeline
 
@@ -77,7 +77,7 @@ class Held:
             self._tools = Toolbox(self.runtime.tools, loaded.options, built_in)
         return self._tools
 
-    @patiently
+    @retrying
     def load(self) -> snapshot.Loaded:
         """Read what the step needs, as far as neither the claim nor the step before has told."""
         with self.timeline.measure("load"):
@@ -92,7 +92,7 @@ class Held:
         with reading(self.runtime.engine) as tx:
             return snapshot.load(tx, self.chat_id, self.turn_id, self._seen, history)
 
-    @patiently
+    @retrying
     def write(
         self, transition: Callable[..., Effects], *args: object, **options: object
     ) -> Effects:

@@ -17,7 +17,7 @@ from models.claims import Claim
 from models.engine import transaction
 from rejoinder.core.effects import Dispatch
 from rejoinder.core.errors import Stale
-from tasks.patience import SECONDS_WHEN_GOING, patiently
+from tasks.db_retry import SECONDS_WHEN_GOING, retrying
 from tasks.runtime import Runtime, existing
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def hand_back_all(runtime: Runtime) -> None:
         time.sleep(0.02)
 
 
-@patiently
+@retrying
 def _release(runtime: Runtime, claim: Claim) -> None:
     from tasks.dispatch import publish  # noqa: PLC0415  # it rings here first
 

@@ -16,9 +16,9 @@ from rejoinder.core.effects import Dispatch
 from rejoinder.core.errors import Rejected, Stale
 from rejoinder.core.messages import NewMessage
 from tasks import stopping
+from tasks.db_retry import retrying
 from tasks.dispatch import dispatch, publish
 from tasks.live import what_was_written
-from tasks.patience import patiently
 from tasks.runtime import Runtime, current
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def recover_step(task_id: object) -> None:
         stopping.this.errand(lambda: _recover(current(), step_id))
 
 
-@patiently
+@retrying
 def _stop(runtime: Runtime, ids: list[UUID]) -> None:
     turns = claims.by_turn(runtime.engine, ids)
     turns += [
@@ -59,7 +59,7 @@ def _stop(runtime: Runtime, ids: list[UUID]) -> None:
             publish(runtime, effects)
 
 
-@patiently
+@retrying
 def _recover(runtime: Runtime, step_id: UUID) -> None:
     for step in claims.by_step(runtime.engine, [step_id]):
         if step.lease_id is None:

@@ -42,8 +42,8 @@ from rejoinder.streams import EventWriter
 from rejoinder.tools import Registry, default_registry
 from tasks import hints, stopping
 from tasks.background import Background
+from tasks.db_retry import retrying
 from tasks.histories import Histories
-from tasks.patience import patiently
 from tasks.timers import after
 from tasks.turnstile import Turnstile
 
@@ -115,7 +115,7 @@ class Runtime:
 
     def start(self) -> None:
         """Announce this process, begin to beat and to listen."""
-        patiently(self._register)()
+        retrying(self._register)()
         self._heart.start()
         self._hints.start()
         stopping.this.on(self._drain, self._cancel_in_the_end)

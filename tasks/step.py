@@ -35,9 +35,9 @@ from tasks import app, stopping
 from tasks.bell import STEP
 from tasks.claiming import claiming, ring_again, turn_of
 from tasks.compact import make_room, policy
+from tasks.db_retry import is_transient
 from tasks.generate import generate
 from tasks.held import Held
-from tasks.patience import went_away
 from tasks.requests import StepRequest
 from tasks.runtime import Runtime, current
 from tasks.timeline import Timeline
@@ -89,7 +89,7 @@ def work(held: Held) -> None:
         except (Stale, StopRequested):
             raise
         except Exception as error:
-            if went_away(error):
+            if is_transient(error):
                 raise
             log.exception("Chat %s: the step failed", held.chat_id)
             held.write(machine.fail, BROKEN)
@@ -98,7 +98,7 @@ def work(held: Held) -> None:
     except Stale:
         log.info("Chat %s: the lease is gone; leaving", held.chat_id)
     except SQLAlchemyError as error:
-        if not went_away(error):
+        if not is_transient(error):
             raise
         # The lease stays without a step; once the database is back, the heartbeat hands it back.
         log.warning("Chat %s: the database is away; leaving: %s", held.chat_id, error)

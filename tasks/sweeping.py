@@ -12,9 +12,9 @@ from models.sweep import sweep
 from tasks import app
 from tasks.broker import waiting_steps
 from tasks.callbacks import look_for_answers
+from tasks.db_retry import is_transient
 from tasks.dispatch import announce, dispatch_all, publish
 from tasks.lost import rebuild
-from tasks.patience import went_away
 from tasks.requests import DiscreetRequest
 from tasks.runtime import current
 
@@ -44,7 +44,7 @@ def sweep_chats() -> None:
             queued=waiting_steps(),
         )
     except SQLAlchemyError as error:
-        if not went_away(error):
+        if not is_transient(error):
             raise
         log.warning("The database went away during a sweep; the next one goes on: %s", error)
         return

@@ -9,7 +9,7 @@ from sqlalchemy.exc import OperationalError
 
 from models import engine as engines
 from models.engine import at_once, make_engine, quickly, reading, transaction
-from tasks.patience import went_away
+from tasks.db_retry import is_transient
 from tests.waiting import wait_until
 
 PID = text("SELECT pg_backend_pid()")
@@ -46,7 +46,7 @@ def test_what_goes_straight_to_the_driver_tells_that_nobody_is_there() -> None:
     nowhere = make_engine("postgresql+psycopg2://nobody@127.0.0.1:1/nothing")
     with pytest.raises(OperationalError) as told, quickly(nowhere):
         pass
-    assert went_away(told.value)
+    assert is_transient(told.value)
 
 
 def test_what_goes_straight_to_the_driver_tells_of_a_lost_connection(
@@ -59,7 +59,7 @@ def test_what_goes_straight_to_the_driver_tells_of_a_lost_connection(
     with pytest.raises(OperationalError) as told, quickly(pooled) as (execute, _):
         execute("SELECT 1", {})
     assert told.value.connection_invalidated
-    assert went_away(told.value)
+    assert is_transient(told.value)
     with quickly(pooled) as (execute, _):
         assert execute("SELECT pg_backend_pid()", {}) != (pid,)
     pooled.dispose()
