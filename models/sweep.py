@@ -60,7 +60,7 @@ def sweep(  # noqa: PLR0913  # all but one are named
     """
     swept = Swept()
     stopped = claims.dead_stopped(engine, dead_after=dead_after)
-    saved = {lease_id: rebuild(chat_id, version) for chat_id, lease_id, version in stopped}
+    saved = {lease: _rebuilt(rebuild, chat_id, version) for chat_id, lease, version in stopped}
 
     def recover(tx: Session) -> int:
         found = claims.dead_owners(
@@ -98,6 +98,17 @@ def sweep(  # noqa: PLR0913  # all but one are named
         swept.ended = claims.unannounced(tx)
         claims.bury_workers(tx, gone_after=GONE_AFTER)
     return swept
+
+
+def _rebuilt(
+    rebuild: Callable[[UUID, int], NewMessage | None], chat_id: UUID, version: int
+) -> NewMessage | None:
+    """What a chat's dead owner had produced; nothing, if that cannot be found out."""
+    try:
+        return rebuild(chat_id, version)
+    except Exception:
+        log.exception("The partial answer of chat %s is lost: it cannot be rebuilt", chat_id)
+        return None
 
 
 def _moving(

@@ -3,7 +3,7 @@
 The stream is a window, not the truth: it is capped and expires, and everything durable in it stands
 in Postgres too. A reader that missed something is told so (`gap`) and reads the messages instead.
 Writing never blocks a step and never fails one; what Redis does not take is dropped, and the reader
-sees the gap.
+sees the gap. What is read is untrusted: an entry that nobody of us can have written is skipped.
 """
 
 import json
@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -35,13 +36,33 @@ MAX_WAITING = 50_000
 ANSWER_SECONDS = 2.0
 """How long Redis may hold back an answer: less than redis-py waits for one (5 s, by default)."""
 START = "0-0"
-LIVE = frozenset({"part", "compaction"})
+PART = "part"
+LIVE = frozenset({PART, "compaction"})
 """Events that may hold deltas of a text, to be joined."""
 
 
 Sent: TypeAlias = tuple[UUID, str, Mapping[str, Json]]
 """An event on its way: whose, of which kind, and what it says."""
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
+_NEEDS: Mapping[str, Mapping[str, type]] = {
+    PART: dict.fromkeys(("index", "history_version", "attempt", "seq", "n"), int) | {"of": str},
+    "status": {"status": str},
+    "message": {"id": int},
+    "history_reset": {"from": int},
+    "queue": {"length": int},
+    "title": {"title": str},
+    "labels": {"labels": dict},
+    "tool": {"call_id": str, "state": str},
+    "compaction": {"state": str},
+}
+"""What readers rely on, by kind."""
+_NEEDS_OF_PART: Mapping[str, Mapping[str, type]] = {
+    "text": {"text": str},
+    "reasoning": {"text": str},
+    "tool_call": {"text": str, "call_id": str, "name": str},
+    "end": {},
+}
+_IF_THERE: Mapping[str, type] = {"version": int, "ids": list, "added": list}
 _NOBODY, _URGENT, _ALL = range(3)
 """Whom the writing thread listens to."""
 
@@ -230,9 +251,10 @@ def read(
         yield StreamEvent(cursor, "gap", {"after": cursor})
     while True:
         found = _wait(client, name, cursor, count, block_seconds)
-        for event in _events(found):
-            cursor = event.cursor
-            yield event
+        for identity, fields in _entries(found):
+            cursor = _text(identity)
+            if (event := _event(name, cursor, fields)) is not None:
+                yield event
         if not found:
             yield None
 
@@ -259,23 +281,43 @@ def backwards(client: "redis.Redis", name: str, count: int = 200) -> Iterator[St
     while True:
         rows: Any = client.xrevrange(name, max=newest, count=count)
         for identity, fields in rows:
-            yield _event(identity, fields)
+            if (event := _event(name, _text(identity), fields)) is not None:
+                yield event
         if len(rows) < count:
             return
         newest = f"({_text(rows[-1][0])}"
 
 
-def _events(found: Any) -> Iterator[StreamEvent]:  # RESP2 and RESP3 differ
-    entries = found.values() if isinstance(found, dict) else (entry[1] for entry in found)
-    for group in entries:
-        rows = group[0] if group and isinstance(group[0], list) else group
-        for identity, fields in rows:
-            yield _event(identity, fields)
+def _entries(found: Any) -> Iterator[tuple[Any, Mapping[Any, Any]]]:  # RESP2 and RESP3 differ
+    for group in found.values() if isinstance(found, dict) else (entry[1] for entry in found):
+        yield from group[0] if group and isinstance(group[0], list) else group
 
 
-def _event(identity: Any, fields: Mapping[Any, Any]) -> StreamEvent:
-    kind, data = json.loads(fields.get(b"e", fields.get("e")))
-    return StreamEvent(_text(identity), kind, data)
+def _event(name: str, cursor: str, fields: Mapping[Any, Any]) -> StreamEvent | None:
+    """An entry as an event; None: it cannot be one."""
+    try:
+        kind, data = json.loads(fields.get(b"e", fields.get("e")))
+        _check(kind, data)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        _warn(name, cursor, type(error).__name__)
+        return None
+    return StreamEvent(cursor, kind, data)
+
+
+def _check(kind: Any, data: Any) -> None:
+    """Raise if this is no event that readers can take."""
+    needs = {**_NEEDS.get(kind, {}), **(_NEEDS_OF_PART[data["of"]] if kind == PART else {})}
+    needs |= {name: its for name, its in _IF_THERE.items() if name in data}
+    fits = isinstance(kind, str) and isinstance(data, dict)
+    if not fits or not all(isinstance(data[name], its) for name, its in needs.items()):
+        raise TypeError(kind)
+    if not all(isinstance(entry, dict) and "id" in entry for entry in data.get("added", ())):
+        raise TypeError("added")
+
+
+@lru_cache(maxsize=1000)  # once for each, however often it is read
+def _warn(name: str, cursor: str, why: str) -> None:
+    log.warning("Entry %s of stream %s cannot be read and is skipped: %s", cursor, name, why)
 
 
 def _missed(client: "redis.Redis", name: str, cursor: str) -> bool:

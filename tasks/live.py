@@ -101,7 +101,7 @@ def _done(first: Mapping[str, Any], words: list[str]) -> Text | ToolCall | None:
         return None
     try:
         arguments = json.loads(text) if text.strip() else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(arguments, dict):
         return None

@@ -79,6 +79,12 @@ def test_words_without_an_end_are_kept(stream: Stream) -> None:
     assert stream.written() == (Text("Half a sen"),)
 
 
+def test_arguments_that_no_json_parser_takes_are_left_out(stream: Stream) -> None:
+    call(stream, 0, '{"q": ' + "[" * 100_000)
+    stream.part("text", 1, "Words.")
+    assert stream.written() == (Text("Words."),)
+
+
 def test_a_long_answer_is_found_whole(stream: Stream) -> None:
     words = [f"word{number} " for number in range(700)]
     for word in words:
