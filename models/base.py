@@ -1,8 +1,9 @@
 """What all tables have in common."""
 
+from enum import StrEnum
 from typing import cast
 
-from sqlalchemy import MetaData, Table, func
+from sqlalchemy import CheckConstraint, MetaData, Table, func
 from sqlalchemy.orm import DeclarativeBase
 
 SCHEMA = "rejoinder"
@@ -23,6 +24,16 @@ class Base(DeclarativeBase):
             "ck": "%(table_name)s_%(constraint_name)s",
         },
     )
+
+
+def one_of(column: str, values: type[StrEnum] | frozenset[StrEnum] | set[StrEnum]) -> str:
+    """The condition that a column holds one of these words."""
+    return f"{column} IN ({', '.join(repr(str(value)) for value in sorted(values))})"
+
+
+def check(name: str, condition: str) -> CheckConstraint:
+    """A condition that every row fulfils; Postgres knows it as `<table>_<name>`."""
+    return CheckConstraint(condition, name=name)
 
 
 def table_of(model: type[Base]) -> Table:

@@ -1,8 +1,8 @@
 """The rows, and what a row can say.
 
-Every rule of the state machine that one row can break is a `check` here, so that not even a bug or
-an operator's SQL can store a chat that the code does not know how to continue; Postgres keeps them
-(`guards.py`). There are no relationships: rows are reached by explicit queries, so nothing is ever
+Every rule of the state machine that one row can break is a CHECK here, with a name of its own, so
+that not even a bug or an operator's SQL can store a chat that the code does not know how to
+continue. There are no relationships: rows are reached by explicit queries, so nothing is ever
 loaded by surprise. How rows change is `machine/`; how they got their shape is `migrations/`.
 """
 
@@ -26,8 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.base import BORN, NOW, Base
-from models.guards import check, one_of
+from models.base import BORN, NOW, Base, check, one_of
 from models.types import AnyText, Content, Labels, Moment, words
 from rejoinder.core.limits import MAX_QUEUED
 from rejoinder.core.messages import (
@@ -97,6 +96,10 @@ class Chat(Base):
     attempt: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
     retry_state: Mapped[Mapping[str, Json] | None] = mapped_column(Content)
     crashes: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
+    claims_since_progress: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    """Claims since the chat last got anywhere; too many stop it, whatever the reason."""
+    partial: Mapped[Mapping[str, Json] | None] = mapped_column(Content)
+    """What readers have seen of an answer whose worker went away: a stop saves it."""
 
     budget_tokens: Mapped[int | None] = mapped_column(BigInteger)
     """What the whole tree may use; only a root has one. So with the next."""
@@ -140,7 +143,8 @@ class Chat(Base):
         check("retry_iff_attempt", "(retry_state IS NOT NULL) = (attempt > 0)"),
         check("attempt_is_busy", f"attempt = 0 OR NOT ({one_of('status', AT_REST)})"),
         check("error_is_object", "last_error IS NULL OR json_typeof(last_error) = 'object'"),
-        check("counts", "attempt >= 0 AND crashes >= 0 AND dispatches >= 0"),
+        check("partial_is_pending", "partial IS NULL OR status = 'pending'"),
+        check("counts", "least(attempt, crashes, dispatches, claims_since_progress) >= 0"),
         check(
             "versions",
             "history_version BETWEEN 1 AND snapshot_version"
@@ -234,18 +238,8 @@ class Message(Base):
         check("visibility_known", one_of("visibility", Visibility)),
         check(
             "tokens",
-            " AND ".join(
-                f"({column} IS NULL OR {column} >= 0)"
-                for column in (
-                    "input_tokens",
-                    "output_tokens",
-                    "cache_read_tokens",
-                    "cache_write_tokens",
-                    "reasoning_tokens",
-                    "context_limit",
-                    "runtime_ms",
-                )
-            ),
+            "least(input_tokens, output_tokens, cache_read_tokens, cache_write_tokens,"
+            " reasoning_tokens, context_limit, runtime_ms) >= 0",
         ),
         Index(
             "messages_boundary",
@@ -386,7 +380,21 @@ class IdempotencyKey(Base):
     chat_id: Mapped[UUID] = mapped_column(
         ForeignKey("chats.id", ondelete="CASCADE", deferrable=True, initially="DEFERRED")
     )
-    turn_id: Mapped[UUID] = mapped_column(Uuid)
+    turn_id: Mapped[UUID | None] = mapped_column(Uuid)
+    receipt: Mapped[Mapping[str, Json] | None] = mapped_column(Content)
+    """The first answer, for whoever asks again."""
     created_at: Mapped[datetime] = mapped_column(Moment, server_default=BORN)
 
-    __table_args__ = (Index("idempotency_keys_chat", "chat_id"),)
+    __table_args__ = (
+        Index("idempotency_keys_chat", "chat_id"),
+        Index("idempotency_keys_age", "created_at"),
+    )
+
+
+class Sweep(Base):
+    """When a sweep was last done, so that any worker notices that nobody sweeps."""
+
+    __tablename__ = "sweeps"
+
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    swept_at: Mapped[datetime] = mapped_column(Moment, server_default=NOW)

@@ -317,7 +317,7 @@ def _owner(tx: Session, chat_id: UUID) -> str:
     return owner
 
 
-def as_before(tx: Session, chat_id: UUID, turn_id: UUID) -> Effects:
+def as_before(tx: Session, chat_id: UUID, turn_id: UUID | None) -> Effects:
     """What a repeated request gets: the first one's ids, and nothing to publish."""
     chat = tx.get_one(Chat, chat_id)
     turn = tx.get_one(Turn, turn_id)

@@ -2,18 +2,15 @@
 
 `differences` is for shapes that must be the same (models and migrations). `breaks` is for deploys,
 where the previous release works on the new shape for a while: what it reads must be there, what it
-writes must be accepted. What a guard asks of a row is told as the CHECKs that it stands for.
+writes must be accepted.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import text
-
-from models import guards
+from sqlalchemy import CheckConstraint, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,15 +36,6 @@ _RULES = """
       JOIN pg_namespace n ON n.oid = r.relnamespace
      WHERE n.nspname = 'rejoinder' AND r.relname <> 'alembic_version'
        AND c.contype::text IN ('c', 'f', 'p', 'u', 'x')
-"""
-_GUARDS = """
-    SELECT r.relname AS of, c.conname AS name, pg_get_constraintdef(c.oid) AS asked,
-           pg_get_functiondef(p.oid) AS says
-      FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid
-      JOIN pg_depend d ON d.classid = 'pg_constraint'::regclass AND d.objid = c.oid
-      JOIN pg_proc p ON d.refclassid = 'pg_proc'::regclass AND p.oid = d.refobjid
-      JOIN pg_namespace n ON n.oid = p.pronamespace
-     WHERE n.nspname = 'rejoinder' AND c.contype = 'c'
 """
 _INDEXES = """
     SELECT r.relname AS of, i.relname AS name, pg_get_indexdef(i.oid) AS says,
@@ -79,21 +67,12 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Guard:
-    """A CHECK that calls a function, and the function."""
-
-    asked: str
-    says: str
-
-
-@dataclass(frozen=True)
 class Shape:
     """All tables of one database; names are (table, name)."""
 
     columns: dict[tuple[str, str], Column]
     rules: dict[tuple[str, str], Rule]
     indexes: dict[tuple[str, str], Rule]
-    guards: dict[tuple[str, str], Guard]
 
     @property
     def tables(self) -> set[str]:
@@ -105,30 +84,17 @@ def read(engine: Engine) -> Shape:
     with engine.connect() as connection:
         columns = {name: Column(**values) for name, values in _rows(connection, _COLUMNS)}
         indexes = _rules(connection, _INDEXES)
-        guarded = {name: Guard(**values) for name, values in _rows(connection, _GUARDS)}
-        for (table, name), guard in guarded.items():
-            _spell_out(connection, table, name, guard)
         rules = _rules(connection, _RULES)
-        connection.rollback()
-    return Shape(columns, rules, indexes, guarded)
+    return Shape(columns, rules, indexes)
 
 
-def unguarded(table: Table, *names: str) -> str:
-    """The SQL for a table's guard without these conditions."""
-    says = guards.conditions(table)
-    assert says.keys() >= set(names)
-    return guards.function(table, {name: rule for name, rule in says.items() if name not in names})
-
-
-def _spell_out(connection: Connection, table: str, name: str, guard: Guard) -> None:
-    """Have a CHECK for each condition of a guard, so that Postgres tells them as it tells CHECKs.
-
-    They hold for the rows that are there, if the guard does; Postgres looks.
-    """
-    conditions = re.findall(r"WHEN NOT \((.*)\) THEN '(\w+)'", guard.says)
-    assert conditions, f"{name} has no condition that can be read"
-    adds = ", ".join(f"ADD CONSTRAINT {each} CHECK ({rule})" for rule, each in conditions)
-    connection.execute(text(f"ALTER TABLE rejoinder.{table} DROP CONSTRAINT {name}, {adds}"))
+def checks(table: Table) -> dict[str, str]:
+    """The conditions that a table's rows fulfil, by the names of their CHECKs."""
+    return {
+        str(rule.name): str(rule.sqltext)
+        for rule in table.constraints
+        if isinstance(rule, CheckConstraint)
+    }
 
 
 def _rows(connection: Connection, query: str) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
@@ -152,7 +118,6 @@ def differences(one: Shape, other: Shape) -> list[str]:
             ("column", one.columns, other.columns),
             ("rule", one.rules, other.rules),
             ("index", one.indexes, other.indexes),
-            ("guard", one.guards, other.guards),
         )
         for name in sorted({*mine, *theirs})
         if mine.get(name) != theirs.get(name)

@@ -1,8 +1,7 @@
-"""Every condition refuses the row that it is there to refuse, and no other condition would.
+"""Every CHECK refuses the row that it is there to refuse, and no other would.
 
-A case is SQL that breaks one condition of an otherwise legal row: Postgres names that one, as it
-names a CHECK, and with it left out of the guard, the same SQL goes through. A condition without a
-case fails here.
+A case is SQL that breaks one CHECK of an otherwise legal row: Postgres names that one, and with it
+dropped, the same SQL goes through. A CHECK without a case fails here.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from models import guards
 from models.base import Base
 from rejoinder.core.state import Status
 from tests.chats import World
-from tests.integration.schema import unguarded
+from tests.integration.schema import checks
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -59,7 +57,11 @@ CASES: dict[str, list[tuple[Status, str]]] = {
     "chats_retry_iff_attempt": [(P, "retry_state = '{}'"), (P, "attempt = 1")],
     "chats_attempt_is_busy": [(W, "attempt = 1, retry_state = '{}'")],
     "chats_error_is_object": [(Status.ERROR, "last_error = 'null'")],
-    "chats_counts": [(R, "crashes = -1"), (R, "attempt = -1"), (R, "dispatches = -1")],
+    "chats_counts": [
+        (R, f"{column} = -1")
+        for column in ("crashes", "attempt", "dispatches", "claims_since_progress")
+    ],
+    "chats_partial_is_pending": [(R, "partial = '{}'"), (W, "partial = '{}'")],
     "chats_versions": [
         (P, "history_version = snapshot_version + 1"),
         (P, "queue_version = snapshot_version + 1"),
@@ -104,70 +106,23 @@ def world(engine: Engine) -> World:
     return World(engine)
 
 
-def test_every_condition_has_a_case() -> None:
-    declared = {name for table in TABLES.values() for name in guards.conditions(table)}
-    assert set(CASES) == declared
+def test_every_check_has_a_case() -> None:
+    assert set(CASES) == {name for table in TABLES.values() for name in checks(table)}
 
 
 @pytest.mark.parametrize(("name", "status", "change"), FLAT, ids=[f"{n}: {c}" for n, _, c in FLAT])
-def test_a_condition_refuses_what_it_is_there_for(
+def test_a_check_refuses_what_it_is_there_for(
     world: World, name: str, status: Status, change: str
 ) -> None:
     world.chat(status)
-    table = next(t for t in TABLES.values() if name in guards.conditions(t))
-    statement = SET.format(table.name) + change
-    diagnostics = refused(world, statement)
-    assert diagnostics.constraint_name == name
-    assert (diagnostics.schema_name, diagnostics.table_name) == ("rejoinder", table.name)
-    assert diagnostics.message_primary == (
-        f'new row for relation "{table.name}" violates check constraint "{name}"'
-    )
-    with world.engine.begin() as connection:
-        connection.execute(text(unguarded(table, name)))
-        assert connection.execute(text(statement)).rowcount > 0
-        connection.rollback()
-
-
-def test_of_several_conditions_the_first_by_name_is_told_as_of_checks(world: World) -> None:
-    world.chat(W)
-    statement = SET.format("chats") + "owner = '', woken = true, archived = true, attempt = -1"
-    first = refused(world, statement).constraint_name
-    with world.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE rejoinder.chats DROP CONSTRAINT chats_guard"))
-        for name, condition in guards.conditions(TABLES["chats"]).items():
-            connection.execute(
-                text(f"ALTER TABLE rejoinder.chats ADD CONSTRAINT {name} CHECK ({condition})")
-            )
-    assert refused(world, statement).constraint_name == first == "chats_attempt_is_busy"
-
-
-def test_what_is_unknown_passes_as_in_a_check(world: World) -> None:
-    world.chat(W)
-    chats = TABLES["chats"]
-    unknown = dict.fromkeys(guards.conditions(chats), "NULL::boolean")
-    with world.engine.begin() as connection:
-        connection.execute(text(guards.function(chats, unknown)))
-        connection.execute(text(SET.format("chats") + "owner = ''"))
-    one_is_false = unknown | {"chats_owner_given": "owner <> ''"}
-    with world.engine.begin() as connection:
-        connection.execute(text(guards.function(chats, one_is_false)))
-    again = SET.format("chats") + "title = 'x'"
-    assert refused(world, again).constraint_name == "chats_owner_given"
-
-
-def test_new_rows_are_guarded_too_whoever_writes_them(world: World) -> None:
-    world.chat(P)
-    statement = """
-        SET LOCAL session_replication_role = replica;
-        INSERT INTO rejoinder.turns (id, chat_id, kind, state)
-        SELECT gen_random_uuid(), id, 'odd', 'queued' FROM rejoinder.chats"""
-    assert refused(world, statement).constraint_name == "turns_kind_known"
-
-
-def refused(world: World, statement: str) -> psycopg2.extensions.Diagnostics:
-    """What Postgres says of the row that it refuses."""
+    table = next(table for table in TABLES.values() if name in checks(table))
+    statement = text(SET.format(table.name) + change)
     with pytest.raises(IntegrityError) as violation, world.engine.begin() as connection:
-        connection.execute(text(statement))
+        connection.execute(statement)
     error = violation.value.orig
     assert isinstance(error, psycopg2.errors.CheckViolation)
-    return error.diag
+    assert error.diag.constraint_name == name
+    with world.engine.begin() as connection:
+        connection.execute(text(f"ALTER TABLE rejoinder.{table.name} DROP CONSTRAINT {name}"))
+        assert connection.execute(statement).rowcount > 0
+        connection.rollback()

@@ -1,7 +1,7 @@
 """reconcile: whatever an operator or a bug left in the rows, the chat can be used again.
 
 That a consistent chat stays as it is, the matrix shows for every state. Here rows are broken by
-hand, one inconsistency at a time, with the condition that forbids it left out of the guard.
+hand, one inconsistency at a time, with the CHECK that forbids it dropped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from models import guards, machine
+from models import machine
 from models.base import table_of
 from models.engine import transaction
 from models.tables import Chat
@@ -20,7 +20,7 @@ from rejoinder.core.effects import Cause
 from rejoinder.core.state import Status
 from tests.chats import World, said, words
 from tests.integration.reading import history, queue, sql
-from tests.integration.schema import unguarded
+from tests.integration.schema import checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,13 +138,13 @@ def world(engine: Engine) -> World:
 
 @contextmanager
 def without_checks(world: World, names: tuple[str, ...]) -> Iterator[None]:
-    """Leave conditions of the chats out, then guard again: Postgres looks at the rows itself."""
-    chats = table_of(Chat)
-    sql(world, unguarded(chats, *(f"chats_{name}" for name in names)))
+    """Drop CHECKs of the chats, then add them again: Postgres looks at the rows itself."""
+    declared = checks(table_of(Chat))
+    for name in names:
+        sql(world, f"ALTER TABLE rejoinder.chats DROP CONSTRAINT chats_{name}")
     yield
-    sql(world, unguarded(chats))
-    sql(world, "ALTER TABLE rejoinder.chats DROP CONSTRAINT chats_guard")
-    sql(world, guards.constraint(chats))
+    for name in (f"chats_{name}" for name in names):
+        sql(world, f"ALTER TABLE rejoinder.chats ADD CONSTRAINT {name} CHECK ({declared[name]})")
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -234,4 +234,4 @@ def test_nothing_is_loaded_by_surprise() -> None:
         for relation in mapper.relationships
     ]
     assert [each for each in loaders if each[2] not in ("raise", "write_only")] == []
-    assert len(list(Base.registry.mappers)) == 8
+    assert len(list(Base.registry.mappers)) == 9
