@@ -2,7 +2,8 @@
 
 import pytest
 
-from scripts.mutants import MUTANTS, ROOT, Mutant
+from scripts.mutant_parts.mutant import Mutant
+from scripts.mutants import MUTANTS, ROOT
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

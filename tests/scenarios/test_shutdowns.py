@@ -61,6 +61,27 @@ def test_a_tool_that_does_not_stop_does_not_keep_its_worker(house: House, tool: 
     new.stop()
 
 
+def test_a_result_is_kept_though_the_tool_beside_it_is_not_done(house: House) -> None:
+    """What must not run twice has run, and history says what came of it, not that it is unknown."""
+    old = house.worker(env={"REJOINDER_DRAIN_SECONDS": "0.5"})
+    quick, slow = house.tool("hold", 0), house.tool("hold_async", 60)
+    both = {"text": "Look.", "calls": [*quick["calls"], *slow["calls"]]}
+    turn = house.start(both, {"text": "Done."})
+    for event in house.client.stream(turn.chat_id):  # told once its worker has the result
+        if event is not None and event.kind == "tool" and event.data["state"] == "finished":
+            break
+    wait_until(lambda: noted(slow), LONG)
+    new = house.worker()
+    old.signal(signal.SIGTERM)
+    gone(old)
+    assert turn.get(timeout=LONG)["text"] == "Done."
+    results = house.client.get_messages(turn.chat_id)["messages"][2]["parts"]
+    assert [(result["content"], result["is_error"]) for result in results] == [("held", False)] * 2
+    assert noted(quick) == ["begin", "end"]
+    assert noted(slow) == ["begin", "begin", "end"]
+    new.stop()
+
+
 def test_nothing_is_claimed_after_the_signal(house: House) -> None:
     old = house.worker(env={"REJOINDER_DRAIN_SECONDS": "3"})
     long = house.start({"text": "one two three", "pace": 0.7})
