@@ -58,7 +58,7 @@ bench: setup $(if $(wildcard .venv-peers),peers)  ## contenders side by side: ba
 peers:  ## make .venv-peers from requirements-peers.lock: LangGraph and DBOS, for `make bench`
 	@scripts/setup.sh peers
 
-mutants: setup  ## break the machine on purpose: some test must fail each time
+mutants: setup  ## break the code on purpose: some test must fail each time
 	@$(PYTHON_BIN) scripts/mutants.py $(ARGS)
 
 chaos: setup  ## a fleet under faults, then an audit (SECONDS=60 SEED=1 POOL=threads CHATS=40)
