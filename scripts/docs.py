@@ -68,10 +68,15 @@ def diagram() -> str:
     return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
 
 
+def default(value: object) -> str:
+    """A default as one would set it."""
+    return ("on" if value else "off") if isinstance(value, bool) else str(value or "none")
+
+
 def settings() -> str:
     """The table of settings."""
     rows = [
-        f"| `{variable(each.name)}` | {each.metadata['says']} | {each.default or 'none'} |"
+        f"| `{variable(each.name)}` | {each.metadata['says']} | {default(each.default)} |"
         for each in fields(Settings)
     ]
     return "\n".join(["| variable | meaning | default |", "|---|---|---|", *rows])

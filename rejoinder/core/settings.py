@@ -42,6 +42,11 @@ class Settings:
     database_pool: int = _set(
         20, "connections to Postgres that one process makes, at most; it keeps them"
     )
+    fast: bool = _set(
+        default=True,
+        says="`off` takes the plain way everywhere: no compare-and-set, prepared statements,"
+        " history cache, local dispatch or concurrency limiter",
+    )
     max_steps: int = _set(1200, "steps of one turn, before it is stopped with a notice")
     compact_at: int = _set(
         70, "percent of a model's context from which on a chat is summarised; 100: never"
@@ -74,7 +79,7 @@ class Settings:
             name = variable(each.name)
             if (text := environ.get(name, "").strip()) == "":
                 continue
-            values[each.name] = text if each.type is str else _number(name, text, each.type)
+            values[each.name] = _value(name, text, each.type)
         settings = cls(**values)  # type: ignore[arg-type]
         if settings.dead_after_seconds < 2 * settings.heartbeat_seconds:
             raise Rejected(
@@ -92,6 +97,18 @@ class Settings:
 def variable(name: str) -> str:
     """The environment variable of a setting."""
     return f"REJOINDER_{name.upper()}"
+
+
+def _value(name: str, text: str, kind: object) -> object:
+    if kind is str:
+        return text
+    return _switch(name, text) if kind is bool else _number(name, text, kind)
+
+
+def _switch(name: str, text: str) -> bool:
+    if text not in ("on", "off"):
+        raise Rejected(f"{name} is {text!r}", "give `on` or `off`")
+    return text == "on"
 
 
 def _number(name: str, text: str, kind: object) -> float:
