@@ -14,41 +14,46 @@ from tenacity import RetryCallState, retry, retry_if_exception, wait_exponential
 from models.db_errors import is_disconnect, is_transient
 from tasks import stopping
 
-__all__ = ["SECONDS_WHEN_GOING", "is_disconnect", "is_transient", "retrying"]
+__all__ = ["SECONDS_WHEN_GOING", "is_disconnect", "is_transient", "retrying", "retrying_in_step"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 SECONDS = 20.0
+STEP_SECONDS = 60.0
+"""Of a step, which has something to lose: an answer that was paid for."""
 SECONDS_WHEN_GOING = 5.0
 
 
-def _enough(state: RetryCallState) -> bool:
-    waited = state.seconds_since_start or 0.0
-    return waited >= (SECONDS_WHEN_GOING if stopping.this.asked else SECONDS)
-
-
-_again_and_again = retry(
-    retry=retry_if_exception(is_transient),
-    wait=wait_exponential_jitter(multiplier=0.1, max=2),
-    stop=_enough,
-    reraise=True,
-)
-
-
 def retrying(act: Callable[P, T]) -> Callable[P, T]:
-    """Repeat it while it fails for a transient reason, for so long.
+    """Repeat it while it fails for a transient reason, for so long."""
+    return _repeating(act, lambda: SECONDS)
 
-    The first time without tenacity: it takes longer than most of what is done here.
-    """
+
+def retrying_in_step(act: Callable[P, T]) -> Callable[P, T]:
+    """The same for what a lease holder writes."""
+    return _repeating(act, lambda: STEP_SECONDS)
+
+
+def _repeating(act: Callable[P, T], seconds: Callable[[], float]) -> Callable[P, T]:
+    def enough(state: RetryCallState) -> bool:
+        limit = min(seconds(), SECONDS_WHEN_GOING) if stopping.this.asked else seconds()
+        return (state.seconds_since_start or 0.0) >= limit
+
+    again = retry(
+        retry=retry_if_exception(is_transient),
+        wait=wait_exponential_jitter(multiplier=0.1, max=2),
+        stop=enough,
+        reraise=True,
+    )(act)
 
     @wraps(act)
     def retried(*args: P.args, **options: P.kwargs) -> T:
         try:
-            return act(*args, **options)
+            return act(*args, **options)  # without tenacity, which takes longer than most of these
         except Exception as error:
             if not is_transient(error):
                 raise
-        return _again_and_again(act)(*args, **options)
+        return again(*args, **options)
 
     return retried

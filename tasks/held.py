@@ -6,6 +6,7 @@ chat is then still ours, because the first one kept the lease, the heartbeat fin
 step and hands the chat back.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,20 +15,23 @@ from uuid import UUID
 
 from models import machine, snapshot, steps
 from models.claims import Claim
-from models.engine import reading
+from models.engine import reading, transaction
 from models.machine.owner import perform
 from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.decide import Entry
 from rejoinder.core.effects import Dispatch, Effects, Fence
-from rejoinder.core.messages import NewMessage, Role, Usage
+from rejoinder.core.errors import Stale, StopRequested
+from rejoinder.core.messages import Failure, NewMessage, Role, Usage
 from rejoinder.core.parts import ToolResult
 from rejoinder.tools.toolbox import Toolbox
 from tasks import agents, bell, keeping
-from tasks.db_retry import retrying
+from tasks.db_retry import is_transient, retrying_in_step
 from tasks.dispatch import publish
 from tasks.histories import longer
 from tasks.runtime import Runtime
 from tasks.timeline import Timeline
+
+log = logging.getLogger(__name__)
 
 
 class Held:
@@ -77,7 +81,7 @@ class Held:
             self._tools = Toolbox(self.runtime.tools, loaded.options, built_in)
         return self._tools
 
-    @retrying
+    @retrying_in_step
     def load(self) -> snapshot.Loaded:
         """Read what the step needs, as far as neither the claim nor the step before has told."""
         with self.timeline.measure("load"):
@@ -92,7 +96,7 @@ class Held:
         with reading(self.runtime.engine) as tx:
             return snapshot.load(tx, self.chat_id, self.turn_id, self._seen, history)
 
-    @retrying
+    @retrying_in_step
     def write(
         self, transition: Callable[..., Effects], *args: object, **options: object
     ) -> Effects:
@@ -189,6 +193,33 @@ class Held:
             results=self.results,
             untouched=self.untouched,
         )
+
+    def fail(self, failure: Failure) -> None:
+        """End the chat in `error`; if what was produced cannot be stored, without it."""
+        try:
+            self.write(machine.fail, failure, results=self.results, untouched=self.untouched)
+        except (Stale, StopRequested):
+            raise
+        except Exception as error:
+            if is_transient(error):
+                raise
+            log.exception("Chat %s: what it produced cannot be stored", self.chat_id)
+            self._give_up(failure)
+
+    @retrying_in_step
+    def _give_up(self, failure: Failure) -> None:
+        with transaction(self.runtime.engine) as tx:
+            effects = machine.give_up(tx, self.fence, failure)
+        publish(self.runtime, effects)
+
+    def leave(self) -> None:
+        """Have the heartbeat hand the chat back, with all there is, once the database is back."""
+        produced = {
+            "partial": self.partial,
+            "results": [*self.results],
+            "untouched": self.untouched,
+        }
+        self.runtime.unwritten.update({self.fence.lease_id: produced})
 
     def tell(self, kind: str, **data: object) -> None:
         """Tell the chat's readers something that is not durable."""

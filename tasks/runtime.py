@@ -100,6 +100,8 @@ class Runtime:
         """Chats that were left meanwhile, because they may be suspect, too."""
         self.kept: dict[UUID, claims.Claim] = {}
         """Chats that wait for this process' own next step, by its id (see `keeping.py`)."""
+        self.unwritten: dict[UUID, Mapping[str, Any]] = {}
+        """What steps could not write in time, by lease: it is handed back with the chat."""
         self._steps: dict[UUID, Running] = {}
         self._early: OrderedDict[UUID, Cause] = OrderedDict()
         self._orphans: set[UUID] = set()
@@ -296,7 +298,9 @@ class Runtime:
         another thread: a heart does not wait for a broker.
         """
         without = {lease_id for lease_id in held if lease_id not in self._steps}
-        for lease_id in without & self._orphans:
+        for lease_id in self.unwritten.keys() - held.keys():
+            del self.unwritten[lease_id]  # the chat was taken away, or could be written after all
+        for lease_id in without & (self._orphans | self.unwritten.keys()):
             lease = held[lease_id]
             log.warning("Chat %s is leased to nobody here; handing it back", lease.chat_id)
             self.kept.pop(lease.step_id, None)
@@ -308,12 +312,16 @@ class Runtime:
         from tasks.lost import rebuild  # noqa: PLC0415
 
         fence = Fence(lease.chat_id, lease.lease_id, lease.history_version)
-        stopped = lease.status is Status.INTERRUPTING
-        written = rebuild(self, lease.chat_id, lease.history_version) if stopped else None
+        produced = self.unwritten.get(lease.lease_id)
+        if produced is None:
+            stopped = lease.status is Status.INTERRUPTING
+            written = rebuild(self, lease.chat_id, lease.history_version) if stopped else None
+            produced = {"partial": written}
         with suppress(Stale):
             with transaction(self.engine) as tx:
-                effects = machine.release(tx, fence, partial=written)
+                effects = machine.release(tx, fence, **produced)
             publish(self, effects)
+        self.unwritten.pop(lease.lease_id, None)
 
 
 _current: Runtime | None = None

@@ -75,24 +75,17 @@ def take(request: Any, runtime: Runtime, chat_id: UUID) -> None:
 
 
 def work(held: Held) -> None:
-    """Do what there is to do; whatever comes of it, leave the chat in the right status."""
+    """Take the step; whatever comes of it, leave the chat in the right status."""
     try:
         try:
-            held.cancellation.raise_if_cancelled()
-            loaded = held.load()
-            act(held, loaded, decide(loaded.snapshot, policy(held, loaded)))
-        except Cancelled as stop:
-            held.left = True
-            end(held, stop.cause)
-        except ProviderError as error:
-            again_or_fail(held, error)
+            _work(held)
         except (Stale, StopRequested):
             raise
         except Exception as error:
             if is_transient(error):
                 raise
             log.exception("Chat %s: the step failed", held.chat_id)
-            held.write(machine.fail, BROKEN)
+            held.fail(BROKEN)
     except StopRequested:
         held.finish_interrupt()
     except Stale:
@@ -100,8 +93,21 @@ def work(held: Held) -> None:
     except SQLAlchemyError as error:
         if not is_transient(error):
             raise
-        # The lease stays without a step; once the database is back, the heartbeat hands it back.
-        log.warning("Chat %s: the database is away; leaving: %s", held.chat_id, error)
+        held.leave()
+        log.warning("Chat %s: the database cannot store it now; leaving: %s", held.chat_id, error)
+
+
+def _work(held: Held) -> None:
+    """Do what there is to do; if that is cut short, write down why."""
+    try:
+        held.cancellation.raise_if_cancelled()
+        loaded = held.load()
+        act(held, loaded, decide(loaded.snapshot, policy(held, loaded)))
+    except Cancelled as stop:
+        held.left = True
+        end(held, stop.cause)
+    except ProviderError as error:
+        again_or_fail(held, error)
 
 
 def act(held: Held, loaded: snapshot.Loaded, action: Action) -> None:

@@ -233,6 +233,7 @@ def request_compaction(tx: Session, chat_id: UUID) -> Effects:
 def retry(tx: Session, chat_id: UUID) -> Effects:
     """retry: waiting, error → pending, over the same history; open calls are taken up again."""
     change = begin(tx, chat_id, Transition.RETRY)
+    calls.drop_started(change, calls.unsettled(change))  # left behind by `give_up`
     history.open_turn(change, TurnKind.RETRY)
     change.to(Status.PENDING)
     return change.effects()

@@ -240,6 +240,17 @@ def fail(  # noqa: PLR0913  # all but three are named
     return change.effects()
 
 
+def give_up(tx: Session, fence: Fence, failure: Failure) -> Effects:
+    """fail, where even that cannot be stored: the chat's row and its turn, and nothing else.
+
+    Calls stay as they are; a retry finds out what became of them.
+    """
+    change = begin(tx, fence.chat_id, Transition.FAIL, fence=fence)
+    history.end_turn(change, TurnState.FAILED, failure=failure)
+    change.to(Status.ERROR, failure=failure)
+    return change.effects()
+
+
 def release(
     tx: Session,
     fence: Fence,
