@@ -127,6 +127,7 @@ def _run(held: Held, loaded: Loaded, calls: Sequence[ToolCall]) -> None:
         cancellation=held.cancellation,
         active=toolbox.active,
         default_timeout=runtime.settings.tool_seconds,
+        max_abandoned=runtime.settings.max_abandoned_threads,
         context_limit=_context(held, loaded),
         on_result=finished,
     )

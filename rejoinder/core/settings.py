@@ -63,6 +63,11 @@ class Settings:
     silence_seconds: float = _set(600.0, "silence in a model's stream that counts as a failure")
     step_seconds: float = _set(900.0, "how long one step may take")
     tool_seconds: float = _set(300.0, "how long one tool call may take, if it does not say")
+    max_abandoned_threads: int = _set(
+        50,
+        "tool calls of one process that timed out or were stopped, and have not returned; with so"
+        " many it refuses further tools that block",
+    )
     park_seconds: float = _set(300.0, "how long a chat waits for answers from outside")
     agent_depth: int = _set(1, "how deep agents may start agents: 1 is a chat and its own")
     agents_at_once: int = _set(10, "agents of one chat that may work at once")

@@ -28,11 +28,15 @@ from rejoinder.tools.define import FunctionTool, ToolError
 from rejoinder.tools.registry import Registry
 from rejoinder.tools.results import ResultError, content_of
 from rejoinder.tools.schema import ArgumentsError
-from rejoinder.tools.threads import ToolExit, in_thread
+from rejoinder.tools.threads import ToolExit, abandoned, in_thread
 
 DEFAULT_TIMEOUT = 300.0
 MAX_THREADS = 32
 """Blocking tools of one message that run at once; further ones wait for their turn."""
+
+MAX_ABANDONED = 50
+"""Calls of a process that nobody waits for any more; with so many, no further tool that blocks is
+started. Those that run already may still be added to them."""
 
 _log = logging.getLogger(__name__)
 
@@ -99,6 +103,7 @@ class Run:
     active: Collection[str] | None = None
     """Every other tool is refused; None: none is."""
     default_timeout: float = DEFAULT_TIMEOUT
+    max_abandoned: int = MAX_ABANDONED
     context_limit: int | None = None
     on_result: Callable[[ToolResult], None] | None = None
     """Told each result as soon as it is there, in the event loop."""
@@ -157,6 +162,9 @@ class Run:
             async with threads:
                 if self.cancellation.cancelled:
                     return  # the thread it waited for was freed by the very cancellation
+                if (refusal := self._no_thread(tool.name)) is not None:
+                    slot.fail(refusal)
+                    return
                 content = await self._call(tool, arguments, slot, stop)
         slot.answer(content)
 
@@ -227,6 +235,19 @@ class Run:
         if not isinstance(tool, FunctionTool):
             return tool.objection(call) or f"The tool {name} is not one that a worker can run."
         return tool
+
+    def _no_thread(self, name: str) -> str | None:
+        """Why a tool that blocks cannot be started now, if it cannot."""
+        left = abandoned()
+        if left.total() < self.max_abandoned:
+            return None
+        which = ", ".join(f"{each} ({count})" for each, count in left.most_common())
+        _log.warning("tool %s is refused: too many calls do not return: %s", name, which)
+        return (
+            f"{name} was not run: {left.total()} earlier tool calls on this worker have not"
+            " returned, and it starts no more of this kind until some do. Try again later, or go"
+            " on without it."
+        )
 
     def _timeout(self, tool: FunctionTool[..., Any]) -> float:
         """How long it may take."""

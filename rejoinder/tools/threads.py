@@ -2,14 +2,15 @@
 
 The threads of every pool in reach (anyio's, concurrent.futures') are joined when the interpreter
 exits, so one blocking tool would keep a stopped worker alive for ever. These are daemon threads,
-one per call: when the waiting task is cancelled, the thread goes on, and nobody listens. One that
-is done waits a while for another call: to wake it takes less than to start a new one.
+one per call: when the waiting task is cancelled, the thread goes on, and nobody listens. Python can
+end no thread, so those are counted (`abandoned`), and whoever starts calls keeps them few.
+A thread that is done waits a while for another call: to wake it takes less than to start a new one.
 """
 
 import asyncio
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
@@ -30,14 +31,31 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
     """Run it in a daemon thread, with this task's context variables; its exceptions come back."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
+    returned = threading.Event()
 
     def run() -> None:
         outcome = _outcome(function)
+        returned.set()
+        _abandoned.pop(returned, None)
         with suppress(RuntimeError):  # the loop is gone, and so is whoever waited
             loop.call_soon_threadsafe(_deliver, done, outcome)
 
     _start(partial(copy_context().run, run), name)
-    return await done
+    try:
+        return await done
+    except asyncio.CancelledError:
+        _abandoned[returned] = name
+        if returned.is_set():  # it came before it was noted, or it saw the note and removed it
+            _abandoned.pop(returned, None)
+        raise
+
+
+def abandoned() -> Counter[str]:
+    """How many calls of this process nobody waits for any more, by name, and still run."""
+    return Counter(_abandoned.copy().values())
+
+
+_abandoned: dict[threading.Event, str] = {}
 
 
 def _outcome(function: Callable[[], T]) -> "_Outcome[T]":
@@ -85,6 +103,7 @@ def _serve(first: "_Work") -> None:
 
 _Work = tuple[Callable[[], None], str]
 os.register_at_fork(after_in_child=_idle.clear)
+os.register_at_fork(after_in_child=_abandoned.clear)
 
 
 def _deliver(done: "asyncio.Future[T]", outcome: "_Outcome[T]") -> None:
