@@ -3,9 +3,7 @@
 Nothing here locks or writes. `prompt_history` is what the model is shown.
 """
 
-import json
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -16,7 +14,7 @@ from models.base import table_of
 from models.tables import Message
 from rejoinder.core.messages import Role, Visibility
 
-Shown: TypeAlias = "Row[Any] | SimpleNamespace"
+Shown: TypeAlias = Row[Any]
 """A message as the model is shown it: these columns."""
 _M = table_of(Message).c
 _COLUMNS = (
@@ -64,42 +62,6 @@ def _query() -> CompoundSelect[Any]:
 
 
 _QUERY = _query()
-
-
-_NAMES = tuple(column.name for column in _COLUMNS)
-_OWN = ", ".join(f"m.{name}" for name in _NAMES)
-_VISIBLE = "m.chat_id = c.id AND NOT m.deleted AND m.visibility <> 'user'"
-MOST_ALONG = 100
-"""Messages that are read along with a claim: one value holds them all, so it should not be huge."""
-ALONG = f"""(
-    SELECT CAST(json_agg(json_build_array({_OWN})) AS text)
-      FROM (SELECT COALESCE(max(b.id), 0) AS id FROM rejoinder.messages AS b
-             WHERE b.chat_id = c.id AND b.compressed AND b.visibility = 'model' AND NOT b.deleted
-           ) AS boundary,
-           LATERAL (
-               (SELECT {_OWN} FROM rejoinder.messages AS m
-                 WHERE {_VISIBLE} AND m.role = 'system' AND NOT m.compressed AND m.id < boundary.id
-                 LIMIT {MOST_ALONG + 1})
-               UNION ALL
-               (SELECT {_OWN} FROM rejoinder.messages AS m
-                 WHERE {_VISIBLE} AND m.id >= boundary.id LIMIT {MOST_ALONG + 1})
-           ) AS m
-)"""  # noqa: S608  # names of our own columns
-"""The same for the chat `c`, as one value. As text: what cannot be read fails nobody's claim."""
-
-
-def read_along(told: str | None) -> Sequence[Shown] | None:
-    """What `ALONG` has told; None: it has to be read."""
-    if told is None:
-        return None
-    try:
-        rows = json.loads(told)
-    except (ValueError, RecursionError):
-        return None  # whoever reads it the other way finds out what it is
-    if len(rows) > MOST_ALONG:
-        return None
-    shown = (SimpleNamespace(**dict(zip(_NAMES, row, strict=True))) for row in rows)
-    return sorted(shown, key=lambda message: message.id)
 
 
 def prompt_history(tx: Session, chat_id: UUID) -> Sequence[Shown]:

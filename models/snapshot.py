@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 
 from models import trees
 from models.base import table_of
-from models.history import Shown, prompt_history, read_along
+from models.history import Shown, prompt_history
 from models.machine.calls import looked_at
-from models.machine.claim import Around, Claim, around
+from models.machine.claim import Around, around
 from models.tables import Chat, ToolCallRow, Turn
 from rejoinder.core import parts
 from rejoinder.core.decide import Call, Entry, Snapshot
@@ -143,12 +143,6 @@ def entry(message: Shown) -> Entry:
     )
 
 
-def told_along(claim: Claim) -> Sequence[Entry] | None:
-    """The history that came with a claim, if it did."""
-    shown = read_along(claim.history)
-    return None if shown is None else tuple(entry(message) for message in shown)
-
-
 def added(message_id: int, message: NewMessage) -> Entry:
     """A message that was just stored, as it will be read."""
     return Entry(
@@ -162,7 +156,7 @@ def added(message_id: int, message: NewMessage) -> Entry:
     )
 
 
-def _context_tokens(counted: "Shown | Usage") -> int | None:
+def _context_tokens(counted: Shown | Usage) -> int | None:
     """Everything that the model had read."""
     used = (counted.input_tokens, counted.cache_read_tokens, counted.cache_write_tokens)
     return sum(n or 0 for n in used) if any(used) else None

@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import UUID
 
-from models import claims, snapshot
+from models import claims
 from rejoinder.core.effects import Dispatch
 from tasks import keeping
 from tasks.db_retry import retrying
@@ -58,7 +58,7 @@ def _let_go(runtime: Runtime) -> None:
 def _claim(
     runtime: Runtime, chat_id: UUID, step_id: UUID, *, suspects: bool
 ) -> claims.Claim | None:
-    claim = claims.claim(
+    return claims.claim(
         runtime.engine,
         chat_id,
         runtime.worker_id,
@@ -66,9 +66,6 @@ def _claim(
         step_id=step_id,
         suspects=suspects,
     )
-    if claim is not None and (history := snapshot.told_along(claim)) is not None:
-        runtime.histories.keep(chat_id, claim.fence.history_version, history)
-    return claim
 
 
 def turn_of(request: Any) -> UUID | None:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from models import accounts, machine, reading
 from models.engine import transaction
-from models.machine import NewChat, at_rest
+from models.machine import NewChat
 from rejoinder import requests
 from rejoinder.core import parts
 from rejoinder.core.effects import Effects
@@ -34,13 +34,8 @@ R = TypeVar("R", bound=requests.Request)
 Act = Callable[[Session, R], Any]
 
 
-def front_door(
-    name: str, takes: type[R], *, quick: Callable[[R], bool] | None = None
-) -> Callable[[Act[R]], Any]:
-    """Make a task `rejoinder.NAME` of a function on a checked request.
-
-    `quick` says of which requests: to a chat at rest this is one row more (see `at_rest.py`).
-    """
+def front_door(name: str, takes: type[R]) -> Callable[[Act[R]], Any]:
+    """Make a task `rejoinder.NAME` of a function on a checked request."""
 
     def decorate(act: Act[R]) -> Any:  # a Celery task has no type
         @app.task(
@@ -56,7 +51,7 @@ def front_door(
                 raise Rejected("Arguments came without names", "send them as keyword arguments")
             request = requests.check(takes, arguments)
             runtime = current()
-            done = _store(runtime, act, request, quick=bool(quick and quick(request)))
+            done = _store(runtime, act, request)
             if isinstance(done, dict):
                 return done
             for effects in done if isinstance(done, tuple) else (done,):
@@ -70,7 +65,7 @@ def front_door(
     return decorate
 
 
-def _store(runtime: Runtime, act: Act[R], request: R, *, quick: bool) -> Any:
+def _store(runtime: Runtime, act: Act[R], request: R) -> Any:
     """Run it; if the database goes away, again: with a key, or as long as nothing was committed."""
     committing = False
 
@@ -82,12 +77,6 @@ def _store(runtime: Runtime, act: Act[R], request: R, *, quick: bool) -> Any:
                 "The database went away while this was stored; it may or may not have happened",
                 "read the chat again; with a `key`, a request can be repeated safely",
             )
-        planned = _plan(runtime, act, request) if quick else None
-        if planned is not None:
-            committing = True
-            if planned.write(runtime.engine):
-                return planned.effects
-            committing = False
         with transaction(runtime.engine) as tx:
             done = act(tx, request)
             committing = not isinstance(done, dict)  # reads store nothing
@@ -100,10 +89,6 @@ def _store(runtime: Runtime, act: Act[R], request: R, *, quick: bool) -> Any:
             raise
         log.warning("A front-door call failed: %s", error)
         raise Unavailable("The database does not answer", "try again later") from None
-
-
-def _plan(runtime: Runtime, act: Act[R], request: Any) -> at_rest.Planned | None:
-    return at_rest.plan(runtime.engine, request.chat_id, lambda tx: act(tx, request)[0])
 
 
 def receipt(effects: Effects) -> dict[str, Any]:
@@ -140,12 +125,7 @@ def create_chat(tx: Session, ask: requests.CreateChat) -> Effects:
     return machine.create(tx, new)
 
 
-def _says_one_thing(ask: requests.SendMessage) -> bool:
-    """Whether a chat at rest gets one message of it: no key, and nobody else is to stop."""
-    return ask.key is None and ask.when_busy is not WhenBusy.INTERRUPT
-
-
-@front_door("send_message", requests.SendMessage, quick=_says_one_thing)
+@front_door("send_message", requests.SendMessage)
 def send_message(tx: Session, ask: requests.SendMessage) -> tuple[Effects, ...]:
     """Send a message: into the chat, into its queue, or instead of what it is doing."""
     if ask.model:

@@ -16,7 +16,7 @@ from uuid_utils.compat import uuid7
 
 from models import claims, machine
 from models.engine import transaction
-from models.machine import NewChat, at_rest
+from models.machine import NewChat
 from models.machine.owner import perform
 from models.machine.unlocked import Known
 from rejoinder.core.effects import Effects, Fence
@@ -74,20 +74,13 @@ class World:
         return worker_id
 
     def do(self, transition: Callable[..., Any], *args: Any, **kwargs: Any) -> Effects:
-        """Run one transition by itself; an owner's on what it knows, as workers do.
-
-        Of a chat at rest everybody's, as the front door does with messages.
-        """
+        """Run one transition by itself; an owner's on what it knows, as workers do."""
         if args and isinstance(args[0], Fence):
             known = self.known.pop(args[0].lease_id, None)
             done = perform(self.engine, known, transition, *args, **kwargs)
             if done.known is not None:
                 self.known[args[0].lease_id] = done.known
             return done.effects
-        if args and isinstance(args[0], UUID):
-            planned = at_rest.plan(self.engine, args[0], lambda tx: transition(tx, *args, **kwargs))
-            if planned is not None and planned.write(self.engine):
-                return planned.effects
         with transaction(self.engine) as tx:
             effects: Effects = transition(tx, *args, **kwargs)
         return effects

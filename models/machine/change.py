@@ -268,7 +268,7 @@ def begin(
     of its messages and children.
     """
     if (unlocked := unlocked_of(tx)) is not None:
-        if fence is None and not unlocked.for_anybody:
+        if fence is None:
             raise NeedsLockError(transition)  # an owner's word is only as good as its lease
         values, now, has_open_calls = unlocked.look()
     else:

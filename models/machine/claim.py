@@ -17,7 +17,6 @@ from sqlalchemy import Engine
 from uuid_utils.compat import uuid7
 
 from models.base import table_of
-from models.history import ALONG
 from models.machine.one_statement import CLAIMED
 from models.machine.unlocked import Known
 from models.prepared import Prepared
@@ -47,7 +46,6 @@ _BESIDE = {
     "has_calls": "EXISTS (SELECT FROM rejoinder.tool_calls AS k"
     " WHERE k.chat_id = c.id AND NOT k.settled)",
     "version_before": "before.snapshot_version",
-    "history": f"CASE WHEN t.steps = 0 THEN {ALONG} END",  # later ones are mostly at hand
     **dict(zip(("now", "first_id", "second_id"), CLAIMED, strict=True)),
 }
 """What the claim tells besides the chat's own columns."""
@@ -99,8 +97,6 @@ class Claim:
     """What the owner knows of the chat's rows; None: they have to be read."""
     around: Around | None = None
     """What stands around them; None: it has to be read."""
-    history: str | None = None
-    """What the model is shown, if it was read along (`read_along`)."""
     kept: bool = False
     """The same worker has had the chat before (see `commit`): nobody has seen it change hands."""
 
@@ -162,7 +158,6 @@ def claim(  # noqa: PLR0913  # who takes what, as which step
             step_id,
             known=_known(row) if fresh else None,
             around=around(row) if fresh else None,
-            history=row.history if fresh else None,
         )
     return None
 

@@ -40,9 +40,6 @@ class Known:
 class Unlocked:
     """What one transition writes, on top of what the owner knows."""
 
-    for_anybody = False
-    """Whether who has no lease may rely on it, too (see `at_rest.py`)."""
-
     def __init__(self, known: Known) -> None:
         """Begin with nothing."""
         self._known = known
