@@ -32,6 +32,7 @@ from uuid_utils.compat import uuid7
 
 from models import claims, machine
 from models.engine import make_engine, transaction
+from rejoinder import providers
 from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.effects import Cause, Dispatch, Fence
 from rejoinder.core.errors import Stale
@@ -55,6 +56,8 @@ HEED_SECONDS = 5.0
 """How long a cancelled step may take to let go of what it does."""
 AGAIN_SECONDS = 1.0
 """How soon a heartbeat that failed is tried again."""
+GOODBYE_SECONDS = 1.0
+"""How long connections to models may take to be closed."""
 MAX_EARLY = 1000
 """Hints that are kept for steps that may be about to begin."""
 
@@ -141,6 +144,14 @@ class Runtime:
         except SQLAlchemyError as error:
             log.info("The row of this process stays for the sweep: %s", error)
         self.engine.dispose()
+        self._close_providers()
+
+    def _close_providers(self) -> None:
+        """Close the connections to models where they live: on the loop, unless that is blocked."""
+        if self._loop is not None:
+            closing = asyncio.run_coroutine_threadsafe(providers.close_all(), self._loop)
+            with suppress(TimeoutError):
+                closing.result(GOODBYE_SECONDS)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -9,6 +9,7 @@ import importlib
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Protocol
 
 from rejoinder.core.errors import Rejected
@@ -88,6 +89,16 @@ def forget_all() -> None:
     global _lock  # noqa: PLW0603  # a lock that the parent held stays locked in the child
     _lock = threading.Lock()
     _made.clear()
+
+
+async def close_all() -> None:
+    """Close every provider that was made, on the event loop that it was used from."""
+    with _lock:
+        made = [*_made.values()]
+        _made.clear()
+    for provider in made:
+        with suppress(Exception):  # it is the end of the process, and the others are to be closed
+            await provider.aclose()
 
 
 def _make(where: str | Factory) -> Provider:

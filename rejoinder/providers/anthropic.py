@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import anyio
 import httpx2
-from anthropic import AnthropicError, AsyncAnthropic, AsyncStream
+from anthropic import AnthropicError, AsyncAnthropic, AsyncStream, DefaultAioHttpClient
 
 from rejoinder.core.failures import FailureKind
 from rejoinder.core.model import Batch, ModelRequest, Profile, StreamItem
@@ -24,7 +24,6 @@ from rejoinder.providers.anthropic_request import body_of
 from rejoinder.providers.anthropic_stream import Answer
 from rejoinder.providers.details import clean
 from rejoinder.providers.errors import ProviderError, classify, failure
-from rejoinder.providers.http_transport import IS_OVER, http_client
 
 # The silence limit of the stream is the real one; this is for a dead line without one.
 TIMEOUT = httpx2.Timeout(900.0, connect=10.0)
@@ -68,7 +67,7 @@ class AnthropicProvider:
                     if answer.ended:
                         break
                 answer.require_end()
-                await _drain(chunks, response)
+                await _drain(chunks)
         except Exception as error:
             raise classify(error, NAME, request_id=request_id) from error
 
@@ -90,7 +89,7 @@ class AnthropicProvider:
         if self._client is None:
             made = {"max_retries": 0, "timeout": TIMEOUT, "open_telemetry": False}
             if "http_client" not in self._options:
-                made["http_client"] = http_client()
+                made["http_client"] = DefaultAioHttpClient()
             try:
                 client = AsyncAnthropic(**cast("Any", {**made, **self._options}))
             except AnthropicError as error:  # credentials that cannot be read
@@ -157,17 +156,11 @@ async def _events(response: httpx2.Response) -> AsyncIterator[Iterator[Mapping[s
     yield events.end()
 
 
-async def _drain(events: AsyncIterator[object], response: httpx2.Response) -> None:
+async def _drain(events: AsyncIterator[object]) -> None:
     """Read to the end of the body, so that the connection can be used again."""
-    is_over = response.extensions.get(IS_OVER)
-    waits = is_over is None or not is_over()
-    with contextlib.suppress(Exception), _brief() if waits else contextlib.nullcontext():
+    with contextlib.suppress(Exception), anyio.move_on_after(DRAIN_SECONDS):
         async for _ in events:
             pass
-
-
-def _brief() -> anyio.CancelScope:
-    return anyio.move_on_after(DRAIN_SECONDS)
 
 
 def _without_key(detail: str | None = None) -> ProviderError:

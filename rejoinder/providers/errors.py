@@ -251,6 +251,8 @@ def _transport(error: Exception) -> str | None:
     names = frozenset[str]().union(*map(_names, causes))
     if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes):
         return "setup"
+    if "APIConnectionError" in _names(error) and type(error.__cause__) is ValueError:
+        return "setup"  # the request could not be written: a key with a line break in it
     for verdict, types in (("setup", _SETUP), ("timeout", _TIMEOUTS)):
         if names & types:
             return verdict

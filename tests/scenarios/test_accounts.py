@@ -326,3 +326,11 @@ def test_a_title_that_hangs_keeps_no_worker_from_going(scene: Scene) -> None:
     assert time.monotonic() - began < 9, "neither the title's time nor the drain's"
     scene.claude.let_go()
     assert scene.chat(turn)["title_source"] == "words"
+
+
+def test_a_worker_that_goes_has_closed_its_connections_to_the_model(scene: Scene) -> None:
+    worker = scene.house.worker()
+    for _ in range(4):
+        scene.ask("Hello.").get(timeout=LONG)
+    assert worker.stop() == 0
+    assert "Unclosed" not in worker.text()
