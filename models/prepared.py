@@ -7,26 +7,16 @@ that goes on without, for this engine.
 """
 
 import re
-from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
-from weakref import WeakSet
 
-from psycopg2.errors import (
-    DuplicatePreparedStatement,
-    FeatureNotSupported,
-    InvalidSqlStatementName,
-)
-from sqlalchemy import Dialect, Engine
+from psycopg2.errors import DuplicatePreparedStatement, InvalidSqlStatementName
+from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import DBAPIError, NotSupportedError
 
-from models.engine import Execute, quickly
+from models.engine import at_once, autocommit
 
-_OUTDATED = (FeatureNotSupported, NotSupportedError)
-"""As the driver tells it, and as SQLAlchemy does: "cached plan must not change result type"."""
 _NAME = re.compile(r"%\((\w+)\)s")
-_plain: WeakSet[Dialect] = WeakSet()
-"""Of engines that cannot keep prepared statements."""
 
 
 class Prepared:
@@ -38,33 +28,31 @@ class Prepared:
         names = list(dict.fromkeys(_NAME.findall(sql)))
         self._name = f"rejoinder_{sha256(sql.encode()).hexdigest()[:16]}"
         numbered = _NAME.sub(lambda found: f"${names.index(found[1]) + 1}", sql)
-        self._prepare = f"PREPARE {self._name} AS {numbered}".replace("%%", "%")
+        self._prepare = f"PREPARE {self._name} AS {numbered}"
         given = ", ".join(f"%({name})s" for name in names)
         self._execute = f"EXECUTE {self._name} ({given})"
 
-    def one(self, engine: Engine, given: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    def one(self, engine: Engine, given: dict[str, Any]) -> Row[Any] | None:
         """Execute it as a transaction of its own; the row that it returns, if any."""
-        if engine.dialect not in _plain:
-            try:
-                with quickly(engine) as (execute, noted):
-                    return self._prepared(execute, noted, given)
-            except DBAPIError as error:
-                if not isinstance(error.orig, DuplicatePreparedStatement | InvalidSqlStatementName):
-                    raise
-                _plain.add(engine.dialect)
-        with quickly(engine) as (execute, _):
-            return execute(self._sql, given)
+        with at_once(engine) as connection:
+            if connection.get_execution_options()["prepare"]:
+                try:
+                    return self._prepared(connection, given)
+                except DBAPIError as error:
+                    forgotten = DuplicatePreparedStatement | InvalidSqlStatementName
+                    if not isinstance(error.orig, forgotten):
+                        raise
+                    autocommit(engine).update_execution_options(prepare=False)
+            return connection.exec_driver_sql(self._sql, given).first()
 
-    def _prepared(
-        self, execute: Execute, noted: dict[Any, Any], given: Mapping[str, Any]
-    ) -> tuple[Any, ...] | None:
-        ready: set[str] = noted.setdefault("prepared", set())
+    def _prepared(self, connection: Connection, given: dict[str, Any]) -> Row[Any] | None:
+        ready: set[str] = connection.info.setdefault("prepared", set())
         if self._name in ready:
             try:
-                return execute(self._execute, given)
-            except _OUTDATED:  # a migration has changed what it returns; nothing was executed
+                return connection.exec_driver_sql(self._execute, given).first()
+            except NotSupportedError:  # a migration has changed what it returns; nothing was done
                 ready.discard(self._name)
-                execute(f"DEALLOCATE {self._name}", {})
-        execute(self._prepare, {})
+                connection.exec_driver_sql(f"DEALLOCATE {self._name}")
+        connection.exec_driver_sql(self._prepare)
         ready.add(self._name)
-        return execute(self._execute, given)
+        return connection.exec_driver_sql(self._execute, given).first()

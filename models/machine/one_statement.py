@@ -222,7 +222,7 @@ def execute(
     row = _statement(tuple(parts["chat"]), shape).one(engine, given)
     if row is None:
         return None
-    over, *taken = row
+    over, *taken = tuple(row)
     return Written(over or (), (taken[0], taken[1], taken[2]) if taken else None)
 
 

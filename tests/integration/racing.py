@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import event, text
 
-from models.engine import make_engine, transaction
+from models.engine import autocommit, make_engine, transaction
 from rejoinder.core.errors import Refused
 from rejoinder.core.parts import load, text_of
 from tests.chats import World
@@ -53,18 +53,23 @@ class Outcome:
 
 
 class Racer:
-    """One side: an engine with one connection, which can be held right before a commit."""
+    """One side: an engine with one connection for transactions and one for single statements.
+
+    It can be held right before a commit.
+    """
 
     def __init__(self, url: str) -> None:
-        """Connect, and learn by which process id Postgres knows this side."""
+        """Connect, and learn by which process ids Postgres knows this side."""
         self.engine = make_engine(url, pool_size=1, max_overflow=0)
-        with self.engine.connect() as connection:
-            self.pid = connection.scalar(text("SELECT pg_backend_pid()"))
+        self.pids: list[int] = []
+        for engine in (self.engine, autocommit(self.engine)):
+            with engine.connect() as connection:
+                self.pids.append(connection.scalar(text("SELECT pg_backend_pid()")) or 0)
         self.holding = 0  # which of its transactions to hold, counted from 1
         self.executed, self.go = threading.Event(), threading.Event()
         event.listen(self.engine, "commit", self._before_commit)
-        event.listen(self.engine, "before_cursor_execute", self._before_statement)
-        event.listen(self.engine, "after_cursor_execute", self._after_statement)
+        event.listen(autocommit(self.engine), "before_cursor_execute", self._before_statement)
+        event.listen(autocommit(self.engine), "after_cursor_execute", self._after_statement)
 
     def run(self, act: Act, start: threading.Barrier | None = None) -> Any:
         """Do it; a refusal is a value."""
@@ -180,10 +185,10 @@ class Track:
         while time.monotonic() < end:
             if wait([running], timeout=0.001).done:
                 return False
-            (row,) = self.world.read(
-                "SELECT wait_event_type FROM pg_stat_activity WHERE pid = :pid", pid=racer.pid
-            )
-            if row["wait_event_type"] == "Lock":
+            if self.world.read(
+                "SELECT FROM pg_stat_activity WHERE pid = ANY(:pids) AND wait_event_type = 'Lock'",
+                pids=racer.pids,
+            ):
                 return True
         raise AssertionError("the second racer neither waits nor ends")
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import event
 
 from models import claims, machine, snapshot
-from models.engine import make_engine
+from models.engine import at_once, autocommit, make_engine
 from models.machine.owner import perform
 from rejoinder.core.errors import Stale, StopRequested
 from rejoinder.core.messages import CallPlan, Delivery, Failure, NewMessage, Role, Usage, WhenBusy
@@ -138,9 +138,11 @@ def statements(engine: Engine) -> Iterator[list[str]]:
     def hear(_c: object, _cursor: object, statement: str, *_: object) -> None:
         heard.append(statement)
 
-    event.listen(engine, "before_cursor_execute", hear)
+    for each in (engine, autocommit(engine)):
+        event.listen(each, "before_cursor_execute", hear)
     yield heard
-    event.remove(engine, "before_cursor_execute", hear)
+    for each in (engine, autocommit(engine)):
+        event.remove(each, "before_cursor_execute", hear)
 
 
 def test_a_step_says_three_things_to_the_database(world: World) -> None:
@@ -235,9 +237,8 @@ def test_a_pooler_that_forgets_prepared_statements_does_no_harm(world: World) ->
     )
     lent = World(engine)
     finished(lent, lent.running())
-    with engine.connect() as connection:
+    with at_once(engine) as connection:
         connection.exec_driver_sql("DEALLOCATE ALL")
-        connection.rollback()
     finished(lent, lent.running())
     with statements(engine) as heard:
         finished(lent, lent.running())
@@ -245,15 +246,22 @@ def test_a_pooler_that_forgets_prepared_statements_does_no_harm(world: World) ->
     engine.dispose()
 
 
-@pytest.mark.parametrize("is_heard", [False, True])
-def test_a_migration_that_changes_a_column_does_no_harm(world: World, *, is_heard: bool) -> None:
-    with statements(world.engine) if is_heard else nullcontext():
-        finished(world, world.running())
-        with world.engine.begin() as connection:
-            connection.exec_driver_sql(
-                "ALTER TABLE rejoinder.chats ALTER COLUMN title TYPE varchar(900)"
-            )
-        finished(world, world.running())
+def test_without_prepared_statements_the_same_is_said_in_full(world: World) -> None:
+    url = world.engine.url.render_as_string(hide_password=False)
+    plain = World(make_engine(url, prepare=False))
+    with statements(plain.engine) as heard:
+        finished(plain, plain.running())
+    assert not [each for each in heard if each.startswith(("PREPARE", "EXECUTE"))]
+    plain.engine.dispose()
+
+
+def test_a_migration_that_changes_a_column_does_no_harm(world: World) -> None:
+    finished(world, world.running())
+    with world.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "ALTER TABLE rejoinder.chats ALTER COLUMN title TYPE varchar(900)"
+        )
+    finished(world, world.running())
     with statements(world.engine) as heard:
         finished(world, world.running())
     assert [statement for statement in heard if statement.startswith("EXECUTE")]
