@@ -44,7 +44,7 @@ from rejoinder.tools import Registry, default_registry
 from tasks import hints, stopping
 from tasks.background import Background
 from tasks.db_retry import retrying
-from tasks.histories import Histories
+from tasks.histories import MOST_ENTRIES, Histories
 from tasks.timers import after
 from tasks.turnstile import Turnstile
 
@@ -81,6 +81,7 @@ class Runtime:
         self.dead_after = timedelta(seconds=settings.dead_after_seconds)
         self.engine: Engine = make_engine(
             settings.database_url,
+            prepare=settings.fast,
             pool_size=settings.database_pool,
             max_overflow=0,  # one that comes and goes costs Postgres a process each time
             pool_use_lifo=True,  # the one that was used last: its server process is warm
@@ -91,7 +92,7 @@ class Runtime:
         self.events = EventWriter(self.redis, settings.redis_prefix)
         self.worker_id = uuid7()
         self.name = f"{socket.gethostname()}:{os.getpid()}"
-        self.histories = Histories()
+        self.histories = Histories(MOST_ENTRIES if settings.fast else 0)
         self.turnstile = Turnstile()
         self.prices = Prices.load(settings.prices)
         self.background = Background(lambda: self.loop)
