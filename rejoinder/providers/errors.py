@@ -93,6 +93,7 @@ _TOO_LONG = (
     "context limit",
     "maximum context",
     "input is too long",
+    "too many total text bytes",
     "input length and `max_tokens` exceed",
 )
 _WRONG = ("model not found", "unknown model", "invalid model", "unsupported model")
@@ -104,10 +105,11 @@ def _says(facts: Facts, words: tuple[str, ...]) -> bool:
 
 
 def _is_usage(facts: Facts) -> bool:
-    strong = facts.type in ("billing_error", "insufficient_quota") or facts.status == 402  # noqa: PLR2004
-    if strong or _says(facts, _BILLING):
+    if facts.type in ("billing_error", "insufficient_quota") or facts.status == 402:  # noqa: PLR2004
         return True
-    return facts.status in (400, 403) and _says(facts, _QUOTA)  # of a 429 it is only a rate
+    if facts.status == 429:  # noqa: PLR2004  # a rate: its words may well speak of credits to buy
+        return False
+    return _says(facts, _BILLING) or (facts.status in (400, 403) and _says(facts, _QUOTA))
 
 
 def _is_config(facts: Facts) -> bool:
@@ -125,6 +127,7 @@ def _is_too_long(facts: Facts) -> bool:
 Rule = tuple[Kind, Callable[[Facts], bool]]
 RULES: tuple[Rule, ...] = (  # the first that applies counts
     (Kind.OVERLOADED, lambda f: f.status == 529 or f.type == "overloaded_error"),  # noqa: PLR2004
+    (Kind.RATE_LIMIT, lambda f: f.type == "rate_limit_error"),
     (Kind.USAGE_LIMIT, _is_usage),
     (Kind.AUTH, lambda f: f.status == 401 or f.type == "authentication_error"),  # noqa: PLR2004
     (Kind.AUTH, lambda f: f.status == 403 and not _is_config(f)),  # noqa: PLR2004

@@ -58,6 +58,8 @@ def found(error: Exception) -> tuple[str, bool]:
         (413, "request_too_large", "Too large", "context_length", False),
         (400, "invalid_request_error", "prompt is too long: 5 > 4", "context_length", False),
         (400, "invalid_request_error", "exceeds the context window", "context_length", False),
+        (400, "invalid_request_error", "messages: too many total text bytes: 9015372 > 9000000",
+         "context_length", False),
         (400, "invalid_request_error", "Output blocked by content filtering policy",
          "content_filter", False),
         (408, None, "", "timeout", True),
@@ -79,6 +81,39 @@ def test_what_the_provider_answers(
     status: int, kind: str | None, message: str, expected: str, *, retryable: bool
 ) -> None:
     assert found(status_error(status, kind, message)) == (expected, retryable)
+
+
+TIER = (  # in June 2026
+    "This request would exceed your organization's rate limit of 30,000 input tokens per minute "
+    "(org: 0a1b2c3d, model: claude-sonnet-5). For details, refer to: https://docs.claude.com. "
+    "You can see the response headers for current usage. Please reduce the prompt length or the "
+    "maximum tokens requested, or try again later. You may also contact sales or purchase "
+    "credits to advance to the next usage tier."
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        TIER,
+        "Usage credits are required for long context requests.",
+        "Your credit balance, invalid model",
+    ],
+)
+@pytest.mark.parametrize("status", [429, 200])
+def test_a_rate_limit_is_one_whatever_its_words(status: int, message: str) -> None:
+    assert found(status_error(status, "rate_limit_error", message)) == ("rate_limit", True)
+    refused = status_error(status, "rate_limit_error", message, x_should_retry="false")
+    assert found(refused) == ("rate_limit", False)
+    later = status_error(
+        status, "rate_limit_error", message, retry_after="47", x_should_retry="true"
+    )
+    assert found(later) == ("rate_limit", True)
+    assert classify(later, "anthropic", now=NOW).retry_after == 47
+
+
+def test_the_words_of_a_rate_limit_count_no_more_where_a_gateway_lost_its_type() -> None:
+    assert found(status_error(429, None, TIER)) == ("rate_limit", True)
 
 
 def caused(error: Exception, cause: Exception) -> Exception:
