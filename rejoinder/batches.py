@@ -33,11 +33,11 @@ class Batches:
         self._written: set[str] = set()
         """Those of them that something was written to since."""
 
-    def send(self, entries: Iterable[tuple[str, str]], then: Sequence[Command] = ()) -> None:
-        """Send entries of streams, in order, then others' commands; raises what redis-py raises."""
+    def send(self, entries: Iterable[tuple[str, str]]) -> None:
+        """Send entries of streams, in order; raises what redis-py raises."""
         adding = [("XADD", name, *_ADD, entry) for name, entry in entries]
         names = self._expiring({command[1] for command in adding}, time.monotonic())
-        self._exchange([*adding, *then, *_expire(names)])
+        self._exchange([*adding, *_expire(names)])
 
     def close(self) -> None:
         """Have all expire that were written to since they were last told."""

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +21,7 @@ from uuid import UUID
 
 import redis
 
-from rejoinder.batches import RENEW_SECONDS, Batches, Command
+from rejoinder.batches import RENEW_SECONDS, Batches
 from rejoinder.core.parts import Json
 
 log = logging.getLogger(__name__)
@@ -138,23 +138,14 @@ class EventWriter:
                 self._thread = threading.Thread(target=self._run, name="events", daemon=True)
                 self._thread.start()
 
-    def tell(self, events: Iterable[Sent], then: Sequence[Command]) -> bool:
-        """Send these, behind what is waiting, and then commands; see `flush`. Wakes nobody."""
-        self._waiting.extend(events)
-        return self.flush(then)
-
-    def flush(self, then: Sequence[Command] = ()) -> bool:
-        """Send what is waiting, now, from this thread, and then these commands, all at once.
-
-        False: not everything was taken.
-        """
+    def flush(self) -> None:
+        """Send what is waiting, now, from this thread, all at once."""
         with self._sending:
             self._urgent = False
             batch, listeners = self._take()
-            taken = self._send(batch, then)
+            self._send(batch)
             for listener in listeners:
                 listener.set()
-        return taken
 
     def close(self) -> None:
         """Send the rest and end the thread."""
@@ -191,13 +182,11 @@ class EventWriter:
         events = [each for each in taken if not isinstance(each, threading.Event)]
         return coalesce(events), [each for each in taken if isinstance(each, threading.Event)]
 
-    def _send(self, batch: list[Sent], then: Sequence[Command]) -> bool:
+    def _send(self, batch: list[Sent]) -> None:
         try:
-            self._batches.send(self._entries(batch), then)
+            self._batches.send(self._entries(batch))
         except redis.RedisError as error:
             log.warning("%d events could not be sent: %s", len(batch), error)
-            return False
-        return True
 
     def _entries(self, batch: list[Sent]) -> Iterator[tuple[str, str]]:
         for chat_id, kind, data in batch:

@@ -8,7 +8,7 @@ caller: whatever is lost is found again by the sweep, or read from the rows.
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from celery import states
@@ -20,9 +20,8 @@ from rejoinder.core.messages import TurnState
 from rejoinder.core.parts import Json, ToolResult
 from rejoinder.discreet import shown
 from rejoinder.results import failed, outcome
-from rejoinder.streams import Sent
 from rejoinder.tools import CeleryTool
-from tasks import app, bell, broker, hints, keeping, stopping
+from tasks import app, bell, hints, keeping, stopping
 from tasks.bell import STEP
 from tasks.db_retry import retrying
 from tasks.runtime import Runtime
@@ -38,8 +37,6 @@ NOT_SENT = (
 )
 UNKNOWN_TOOL = "The task was not sent: the worker that was to send it does not know this tool."
 
-broker.hold_back_messages()
-
 
 def publish(runtime: Runtime, effects: Effects, *, by: Any = None) -> None:
     """Make a committed transition known; first to whoever is to stop.
@@ -51,13 +48,11 @@ def publish(runtime: Runtime, effects: Effects, *, by: Any = None) -> None:
             runtime.cancel(hint.lease_id, hint.cause)
         else:
             _safely(hints.send, runtime.redis, runtime.settings.redis_prefix, hint)
-    if by is None and _only_rings(runtime, effects):
-        _tell_and_ring(runtime, effects)
-        return
     goes_on_here = by is not None and stopping.this.main is None
     now = not goes_on_here or effects.dispatch is None  # else it has more to tell in a moment
-    for told in _told(effects):
-        _safely(runtime.events.add, *told, now=now)
+    for event in effects.events:
+        payload = {**event.data, "version": effects.snapshot_version}
+        _safely(runtime.events.add, effects.chat_id, event.kind, payload, now=now)
     if not goes_on_here:
         runtime.events.hurry()  # another process may tell what comes next
     announce(runtime, [(effects.chat_id, end) for end in effects.ended])
@@ -70,36 +65,6 @@ def publish(runtime: Runtime, effects: Effects, *, by: Any = None) -> None:
         keeping.ring_elsewhere(effects.dispatch)
     if effects.wake is not None:
         _safely(wake, runtime, effects.wake)
-
-
-def _told(effects: Effects) -> list[Sent]:
-    """What the chat's readers are told."""
-    version = effects.snapshot_version
-    return [
-        (effects.chat_id, each.kind, {**each.data, "version": version}) for each in effects.events
-    ]
-
-
-def _only_rings(runtime: Runtime, effects: Effects) -> bool:
-    """Whether a step, by anybody and now, is all that follows, and one Redis has all to do with it.
-
-    So it is when a message came.
-    """
-    others = effects.ended or effects.sends or effects.abandoned or effects.wake or effects.fence
-    to = effects.dispatch
-    rings = to is not None and to.delay_seconds <= 0 and not others
-    return rings and app.conf.broker_url == runtime.settings.redis_url
-
-
-def _tell_and_ring(runtime: Runtime, effects: Effects) -> None:
-    """Tell readers and ring in one round trip.
-
-    Redis does one after the other, so whoever takes the step cannot tell of it first.
-    """
-    with broker.held_back() as messages:
-        dispatch(cast("Dispatch", effects.dispatch))
-    if not runtime.events.tell(_told(effects), messages):
-        dispatch(cast("Dispatch", effects.dispatch))  # a second one does no harm
 
 
 def dispatch(to: Dispatch) -> None:

@@ -10,7 +10,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from types import FrameType
@@ -31,12 +30,12 @@ from celery.signals import (
     worker_shutdown,
     worker_shutting_down,
 )
-from celery.worker import control
 from celery.worker import state as worker_state
 
 from rejoinder.core.settings import Settings
-from tasks import app, bell, broker, in_turn, keeping, lost, runtime, stopping
+from tasks import app, bell, broker, celery_patches, in_turn, keeping, lost, runtime, stopping
 from tasks.bell import STEP
+from tasks.celery_patches.control import listed
 from tasks.preload import preload
 
 GREEN = ("gevent", "eventlet")
@@ -46,21 +45,13 @@ REFUSED = (
     " or --pool=prefork; or insist with REJOINDER_GREEN_POOLS=allow."
 )
 LOOK_SECONDS = 0.5
-MAX_STAMPS = 1000
-"""Revoked turns that a worker remembers; the rows know of all."""
 REPORT_SECONDS = 3.0
 """How long a child that was told to end stays after its task: for the task's result to be sent, and
 for the main process to end it, if that is going, too."""
 ORPHAN_SECONDS = 10.0
 """How long a child whose main process was killed takes to hand its step back, at most."""
 
-broker.survive_lost_connections()
-broker.reuse_clients()
-broker.note_late()
 in_turn.serve_one_after_the_other()
-broker.survive_cold_shutdowns()
-broker.stop_no_pool_in_a_signal_handler()
-broker.wait_for_no_reader()
 
 
 # -- the worker begins --------------------------------------------------------------------------
@@ -74,6 +65,7 @@ def _look_at_the_pool(sender: Any, **_: object) -> None:
         if name in pool and settings.green_pools != "allow":
             raise SystemExit(REFUSED.format(pool=name))
     forking = "prefork" in pool
+    celery_patches.install(sender, lost.stop_revoked)
     preload(settings, stepping=forking or broker.STEPS in app.amqp.queues.consume_from)
     bell.make(heard=sender.should_use_eventloop())
     stopping.this.first(bell.hand_on)
@@ -215,52 +207,6 @@ def _stop_its_turn(sender: Any, request: Any, *, expired: bool = False, **_: obj
     if sender.name == STEP and not expired:
         # The turn that it was rung for, if it says: it may run the next one by now.
         turn_id = (request.stamps or {}).get("turn_id")
-        lost.stop_revoked(_listed(turn_id or request.id))
+        lost.stop_revoked(listed(turn_id or request.id))
         # If the chat was kept for it, it waits for a step that never begins.
         stopping.this.errand(partial(keeping.hand_back, UUID(request.id)))
-
-
-def _listed(value: Any) -> Iterable[Any]:
-    return value if isinstance(value, list | tuple | set) else [value]
-
-
-Command = Callable[..., Any]
-
-
-def _also(command: Command, ids_in: Callable[..., Iterable[Any]]) -> Command:
-    """Let a control command of Celery's mean our chats, too: those that no worker has in hand."""
-
-    def both(state: Any, *args: Any, **options: Any) -> Any:
-        lost.stop_revoked(ids_in(*args, **options))
-        done = command(state, *args, **options)
-        stamps = worker_state.revoked_stamps
-        if (turns := stamps.get("turn_id")) and len(turns) > 2 * MAX_STAMPS:
-            stamps["turn_id"] = turns[-MAX_STAMPS:]  # Celery would keep them for ever
-        return done
-
-    both.__doc__ = command.__doc__
-    return both
-
-
-def _revoked_ids(task_id: Any = None, **_: object) -> Iterable[Any]:
-    return _listed(task_id)
-
-
-def _terminated_ids(signal: Any = None, task_id: Any = None, **_: object) -> Iterable[Any]:
-    del signal
-    return _listed(task_id)
-
-
-def _stamped_turns(headers: Any = None, **_: object) -> Iterable[Any]:
-    if isinstance(headers, Mapping):
-        return _listed(headers.get("turn_id"))
-    pairs = (str(header).partition("=") for header in headers or ())
-    return [value for name, _, value in pairs if name == "turn_id"]
-
-
-for _name, _ids in (
-    ("revoke", _revoked_ids),
-    ("terminate", _terminated_ids),
-    ("revoke_by_stamped_headers", _stamped_turns),
-):
-    control.Panel.data[_name] = _also(control.Panel.data[_name], _ids)

@@ -11,11 +11,8 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
-from typing import Any
 
-from celery.concurrency.base import apply_target
-from celery.concurrency.thread import ApplyResult, TaskPool
+from tasks.celery_patches.pools import ThreadPool
 
 log = logging.getLogger(__name__)
 
@@ -48,15 +45,13 @@ def leave(receive: Callable[[], None]) -> bool:
 def serve_one_after_the_other() -> None:
     """Have the threads of a pool look for what was left to them."""
 
-    def on_apply(self: TaskPool, target: Any, args: Any, kwargs: Any, **options: Any) -> Any:
-        told = {name: options.get(name) for name in ("callback", "accept_callback")}
-        task = partial(apply_target, target, args, kwargs, **told)
+    def submit(self: ThreadPool, task: Callable[[], None]) -> "Future[None]":
         if not _this.receives:
-            return ApplyResult(self.executor.submit(serve, task))
+            return self.executor.submit(serve, task)  # type: ignore[no-any-return]
         _this.task = task
-        return ApplyResult(Future())
+        return Future()
 
-    TaskPool.on_apply = on_apply
+    ThreadPool.submit = submit  # type: ignore[method-assign]
 
 
 def serve(task: Callable[[], None]) -> None:

@@ -15,12 +15,12 @@ from tests.waiting import wait_until
 @pytest.mark.parametrize(
     ("options", "implementation"),
     [
-        ([], "celery.concurrency.thread:TaskPool"),
-        (["--pool=prefork"], "celery.concurrency.prefork:TaskPool"),
-        (["--pool", "prefork"], "celery.concurrency.prefork:TaskPool"),
-        (["-P", "prefork"], "celery.concurrency.prefork:TaskPool"),
-        (["-Pprefork"], "celery.concurrency.prefork:TaskPool"),
-        (["--pool=threads"], "celery.concurrency.thread:TaskPool"),
+        ([], "tasks.celery_patches.pools:ThreadPool"),
+        (["--pool=prefork"], "tasks.celery_patches.pools:PreforkPool"),
+        (["--pool", "prefork"], "tasks.celery_patches.pools:PreforkPool"),
+        (["-P", "prefork"], "tasks.celery_patches.pools:PreforkPool"),
+        (["-Pprefork"], "tasks.celery_patches.pools:PreforkPool"),
+        (["--pool=threads"], "tasks.celery_patches.pools:ThreadPool"),
         (["-P", "solo"], "celery.concurrency.solo:TaskPool"),
     ],
     ids=lambda param: " ".join(param) if isinstance(param, list) else "",

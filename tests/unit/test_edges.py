@@ -7,7 +7,13 @@ from uuid import uuid4
 import pytest
 from celery.worker.control import Panel
 
-from tasks import edges, lost
+from tasks import celery_patches, edges, lost
+from tasks.celery_patches import control
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(celery_patches, "_installed", [None])
 
 
 def a_worker(pool: str) -> SimpleNamespace:
@@ -46,26 +52,23 @@ def test_other_pools_are_welcome(pool: str) -> None:
         ("revoke_by_stamped_headers", {"headers": ["turn_id=X", "other=Y"]}),
     ],
 )
-def test_every_way_to_revoke_means_our_turns(
-    command: str, arguments: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_way_to_revoke_means_our_turns(command: str, arguments: dict[str, object]) -> None:
     wanted = str(uuid4())
     stopped: list[str] = []
-    monkeypatch.setattr(lost, "stop_revoked", lambda ids: stopped.extend(map(str, ids)))
     given: Any = {k: _put(v, wanted) for k, v in arguments.items()}
-    ids_in: Any = {
-        "revoke": edges._revoked_ids,
-        "terminate": edges._terminated_ids,
-        "revoke_by_stamped_headers": edges._stamped_turns,
-    }[command]
-    both = edges._also(lambda *_args, **_options: "done", ids_in)
+    both = control.also(
+        lambda *_args, **_options: "done",
+        control.IDS_IN[command],
+        lambda ids: stopped.extend(map(str, ids)),
+    )
     assert both(None, **given) == "done"
     assert stopped == [wanted]
 
 
-def test_the_commands_of_celery_are_ours_too() -> None:
+def test_the_commands_of_celery_are_ours_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    control.tell_of_revoked(monkeypatch.setattr, lost.stop_revoked)
     for name in ("revoke", "terminate", "revoke_by_stamped_headers"):
-        assert Panel.data[name].__module__ == edges.__name__
+        assert Panel.data[name].__module__ == control.__name__
         assert Panel.data[name].__doc__
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
-from celery.concurrency.thread import TaskPool
 
 from tasks import edges as edges  # it has the pool's threads serve one after the other
 from tasks import in_turn
+from tasks.celery_patches.pools import ThreadPool as TaskPool
 
 
 @pytest.fixture
