@@ -42,9 +42,10 @@ worker_pool = "prefork" if _prefork or "-Pprefork" in _asked else "threads"
 _places = (os.cpu_count() or 1) if worker_pool == "prefork" else 100
 worker_concurrency = int(os.environ.get("REJOINDER_CONCURRENCY") or _places)
 
-# A message is a doorbell; the lease in Postgres decides who works, and the sweep repeats what is
-# lost. So: acknowledge early (an unacknowledged message on Redis comes back after an hour, and ends
-# the worker if the connection breaks), and hold nothing back behind a busy slot.
+# A step's message is a doorbell: the lease in Postgres decides who works, and the sweep repeats
+# what is lost. So it is acknowledged early, and nothing is held back behind a busy slot. A
+# command's message is the only copy of what a user said: those tasks acknowledge late, on every
+# broker, and give the message back if their process dies (COMMAND in tasks/requests.py).
 task_acks_late = not _on_redis
 worker_prefetch_multiplier = 1
 worker_disable_prefetch = _on_redis  # exact on Redis; other brokers have late acks instead
@@ -57,14 +58,29 @@ worker_send_task_events = True
 broker_connection_retry_on_startup = True
 broker_connection_max_retries = None
 
-# Dead connections are noticed. A prefix keeps apart several fleets on one Redis database; apps that
-# call us then need the same one, so there is none by default.
+# A prefix keeps apart several fleets on one Redis database; apps that call us then need the same
+# one, so there is none by default.
 _prefix = os.environ.get("REJOINDER_CELERY_PREFIX") or ""
-broker_transport_options = (
-    {"global_keyprefix": _prefix, "socket_keepalive": True, "health_check_interval": 30}
-    if _on_redis
-    else {}
-)
+
+# What a killed worker had taken from Redis and not acknowledged is given to another one after this
+# time. It may be short: a command takes milliseconds, and a step acknowledges as it begins, so
+# nothing of ours stays unacknowledged for long; and whatever comes twice is done once, by its task
+# id. Every worker looks every few seconds (kombu's default is every 100).
+_visibility = float(os.environ.get("REJOINDER_VISIBILITY_SECONDS") or 30)
+_redis_options = {
+    "global_keyprefix": _prefix,
+    "visibility_timeout": _visibility,
+    "unacked_restore_interval": min(5.0, _visibility),
+    "unacked_restore_throttle": 1,
+    "unacked_mutex_expire": 10,  # a worker that dies as it looks keeps others from it for so long
+    # Our own: by kombu's names we would restore the long tasks of other apps on this database.
+    "unacked_key": "rejoinder.unacked",
+    "unacked_index_key": "rejoinder.unacked_index",
+    "unacked_mutex_key": "rejoinder.unacked_mutex",
+    "socket_keepalive": True,  # dead connections are noticed
+    "health_check_interval": 30,
+}
+broker_transport_options = _redis_options if _on_redis else {}
 result_backend_transport_options = {
     "global_keyprefix": _prefix,
     # A result that cannot be stored is stored by the sweep: nobody waits 20 s for Redis.

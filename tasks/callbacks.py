@@ -28,7 +28,7 @@ from rejoinder.tools.results import ResultError
 from tasks import app
 from tasks.db_retry import is_transient, retrying
 from tasks.dispatch import ANSWERED, NOT_SENT, answer, send
-from tasks.requests import DiscreetRequest
+from tasks.requests import COMMAND
 from tasks.runtime import Runtime, current
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ _lock = threading.Lock()
 
 
 # Bound: a worker that knows this task (ours) would else call it as a function when one fails.
-@app.task(bind=True, name=ANSWERED, ignore_result=True, typing=False, Request=DiscreetRequest)
+@app.task(bind=True, name=ANSWERED, ignore_result=True, typing=False, **COMMAND)
 def task_answered(  # noqa: PLR0913  # whose answer it is
     self: Any,
     value: Any,

@@ -25,7 +25,7 @@ from rejoinder.providers import named
 from tasks import app, bell
 from tasks.db_retry import is_transient, retrying
 from tasks.dispatch import publish
-from tasks.requests import DiscreetRequest
+from tasks.requests import COMMAND
 from tasks.runtime import Runtime, current
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def front_door(name: str, takes: type[R]) -> Callable[[Act[R]], Any]:
     def decorate(act: Act[R]) -> Any:  # a Celery task has no type
         @app.task(
             name=f"rejoinder.{name}",
-            Request=DiscreetRequest,
+            **COMMAND,
             throws=(Rejected, Unavailable),
             typing=False,
             ignore_result=False,

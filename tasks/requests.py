@@ -6,6 +6,7 @@ call carries a user's words. And they never kill: where Celery would end a proce
 fail), a step is asked to stop instead, with the right cause.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from billiard.common import TERM_SIGNAME
@@ -64,6 +65,19 @@ class DiscreetRequest(Request):  # type: ignore[misc]  # Celery has no types
             return self._answer.pop()  # atomic
         except IndexError:
             return False
+
+
+COMMAND: Mapping[str, Any] = {
+    "Request": DiscreetRequest,
+    "acks_late": True,
+    "reject_on_worker_lost": True,
+    "acks_on_failure_or_timeout": True,
+}
+"""Options of a task whose message is a command, the only copy of what a user or another app said.
+
+It is acknowledged when the task is over: done, refused or failed. If its worker is gone before, the
+message is given to another one.
+"""
 
 
 class StepRequest(DiscreetRequest):

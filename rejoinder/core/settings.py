@@ -28,6 +28,9 @@ class Settings:
     broker_url: str = _set("", "the broker, if it is another, e.g. RabbitMQ")
     redis_prefix: str = _set("rejoinder:", "what every key of ours in Redis begins with")
     celery_prefix: str = _set("", "what Celery's keys in Redis begin with; callers need the same")
+    visibility_seconds: float = _set(
+        30.0, "on Redis: when a command that a killed worker had taken is given to another one"
+    )
     model: str = _set("scripted:demo", "the model of chats that name none")
     prices: str = _set(
         "", "prices of models that come before the table's: JSON, or a file; see docs/accounts.md"
