@@ -84,6 +84,16 @@ DELETE FROM rejoinder.workers AS w
    AND NOT EXISTS (SELECT FROM rejoinder.chats AS c WHERE c.worker_id = w.id)
 """)
 
+_PURGE_KEYS = text("""
+DELETE FROM rejoinder.idempotency_keys AS k
+ USING (SELECT o.owner, o.key FROM rejoinder.idempotency_keys AS o
+         WHERE o.created_at <= statement_timestamp() - :keep
+         ORDER BY o.created_at
+         LIMIT :limit
+           FOR UPDATE SKIP LOCKED) AS old
+ WHERE k.owner = old.owner AND k.key = old.key
+""")
+
 _EXPIRED = text("""
 SELECT c.id AS chat_id
   FROM rejoinder.chats AS c
@@ -286,6 +296,12 @@ def unannounced(tx: Session, *, limit: int = 100) -> list[tuple[UUID, TurnEnd]]:
 def bury_workers(tx: Session, *, gone_after: timedelta) -> None:
     """Remove rows of processes that died long ago and own nothing any more."""
     tx.execute(_BURY, {"gone_after": gone_after})
+
+
+def purge_keys(tx: Session, *, keep: timedelta, limit: int = 100) -> int:
+    """Forget a batch of requests that nobody repeats any more. Index: idempotency_keys_age."""
+    purged: Any = tx.execute(_PURGE_KEYS, {"keep": keep, "limit": limit})
+    return int(purged.rowcount)
 
 
 def expired(tx: Session, *, limit: int = 100, skip: Sequence[UUID] = ()) -> list[UUID]:

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 GONE_AFTER = timedelta(hours=1)
 """How long the row of a dead process that owns nothing is kept, for people who look."""
+KEEP_KEYS = timedelta(days=7)
+"""How long a repeated request is known as one, if nobody says."""
 
 
 @dataclass
@@ -46,6 +48,7 @@ def sweep(  # noqa: PLR0913  # all but one are named
     spare: bool = False,
     recovering: bool = True,
     queued: int = 0,
+    keep_keys: timedelta = KEEP_KEYS,
     batch: int = 100,
     most: int = 50,
 ) -> Swept:
@@ -57,6 +60,7 @@ def sweep(  # noqa: PLR0913  # all but one are named
     its history's version; it is asked before any lock is held. `spare`: see `claims.dead_owners`.
     Not `recovering`: nobody is declared dead, for the database was away, and hearts unheard.
     `queued` is how many messages wait in the broker: no more are repeated than can be missing.
+    `keep_keys` is for how long a repeated request is known as one.
     """
     swept = Swept()
     stopped = claims.dead_stopped(engine, dead_after=dead_after)
@@ -85,7 +89,8 @@ def sweep(  # noqa: PLR0913  # all but one are named
         swept.dispatches.extend(found)
         return len(found)
 
-    for work in (recover, expire, wake, redispatch) if recovering else (expire, wake, redispatch):
+    purge = partial(claims.purge_keys, keep=keep_keys, limit=batch)
+    for work in (recover, expire, wake, redispatch, purge)[0 if recovering else 1 :]:
         for _ in range(most):
             with transaction(engine) as tx:
                 found = work(tx)

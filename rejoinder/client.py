@@ -140,7 +140,13 @@ class Client:
         )
 
     def edit_message(
-        self, chat_id: Id, message_id: int, content: Content, *, model: str | None = None
+        self,
+        chat_id: Id,
+        message_id: int,
+        content: Content,
+        *,
+        model: str | None = None,
+        key: str | None = None,
     ) -> Turn:
         """Replace a user's message; what came after it is gone."""
         return self._turn(
@@ -150,18 +156,20 @@ class Client:
             message_id=message_id,
             content=content,
             model=model,
+            key=key,
         )
 
-    def retry(self, chat_id: Id) -> Turn:
+    def retry(self, chat_id: Id, *, key: str | None = None) -> Turn:
         """Go on after an error."""
-        return self._turn("retry", requests.OneChat, chat_id=chat_id)
+        return self._turn("retry", requests.ChatCommand, chat_id=chat_id, key=key)
 
-    def interrupt(
+    def interrupt(  # noqa: PLR0913  # what to stop, and how long to wait for it
         self,
         chat_id: Id,
         *,
         turn_id: Id | None = None,
         children: bool = True,
+        key: str | None = None,
         wait: bool = False,
         timeout: float = 30.0,
     ) -> Status:
@@ -170,9 +178,8 @@ class Client:
         With `turn_id`, only that turn: a late click does not stop the answer to the next message.
         Its sub-agents are stopped too, unless `children` is False.
         """
-        answer = self.call(
-            "interrupt", requests.Interrupt, chat_id=chat_id, turn_id=turn_id, children=children
-        )
+        which = {"chat_id": chat_id, "turn_id": turn_id, "children": children}
+        answer = self.call("interrupt", requests.Interrupt, **which, key=key)
         end = time.monotonic() + timeout
         status = Status(answer["status"])
         while wait and status in BUSY and time.monotonic() < end:
@@ -180,93 +187,81 @@ class Client:
             status = Status(self.get_chat(chat_id)["status"])
         return status
 
-    def promote_queued(self, chat_id: Id, queued_id: int) -> dict[str, Any]:
+    def promote_queued(
+        self, chat_id: Id, queued_id: int, *, key: str | None = None
+    ) -> dict[str, Any]:
         """Let a queued message come next, now."""
-        return self.call(
-            "promote_queued", requests.QueuedMessage, chat_id=chat_id, queued_id=queued_id
-        )
+        which = {"chat_id": chat_id, "queued_id": queued_id}
+        return self.call("promote_queued", requests.QueuedMessage, **which, key=key)
 
-    def delete_queued(self, chat_id: Id, queued_id: int) -> dict[str, Any]:
+    def delete_queued(
+        self, chat_id: Id, queued_id: int, *, key: str | None = None
+    ) -> dict[str, Any]:
         """Take a message out of the queue."""
-        return self.call(
-            "delete_queued", requests.QueuedMessage, chat_id=chat_id, queued_id=queued_id
-        )
+        which = {"chat_id": chat_id, "queued_id": queued_id}
+        return self.call("delete_queued", requests.QueuedMessage, **which, key=key)
 
     def submit_tool_results(
-        self, chat_id: Id, results: Sequence[Mapping[str, Any]], *, turn_id: Id | None = None
+        self,
+        chat_id: Id,
+        results: Sequence[Mapping[str, Any]],
+        *,
+        turn_id: Id | None = None,
+        key: str | None = None,
     ) -> dict[str, Any]:
         """Answer the client-side tool calls of a chat that requires action."""
-        return self.call(
-            "submit_tool_results",
-            requests.SubmitToolResults,
-            chat_id=chat_id,
-            results=results,
-            turn_id=turn_id,
-        )
+        given = {"chat_id": chat_id, "results": results, "turn_id": turn_id}
+        return self.call("submit_tool_results", requests.SubmitToolResults, **given, key=key)
 
     def approve(
-        self,
-        chat_id: Id,
-        call_ids: Sequence[str] | None = None,
-        *,
-        reason: str | None = None,
-        turn_id: Id | None = None,
+        self, chat_id: Id, call_ids: Sequence[str] | None = None, **more: Any
     ) -> dict[str, Any]:
-        """Allow calls that wait for approval: these, or all. The model reads the reason."""
-        return self.call(
-            "approve",
-            requests.Approve,
-            chat_id=chat_id,
-            call_ids=call_ids,
-            reason=reason,
-            turn_id=turn_id,
-        )
+        """Allow calls that wait for approval: these, or all.
+
+        `reason` (the model reads it), `turn_id` (only of that turn), `key`.
+        """
+        return self.call("approve", requests.Approve, chat_id=chat_id, call_ids=call_ids, **more)
 
     def deny(
-        self,
-        chat_id: Id,
-        call_ids: Sequence[str] | None = None,
-        *,
-        reason: str | None = None,
-        turn_id: Id | None = None,
+        self, chat_id: Id, call_ids: Sequence[str] | None = None, **more: Any
     ) -> dict[str, Any]:
-        """Refuse calls that wait for approval: these, or all. The model is told why."""
-        return self.call(
-            "deny",
-            requests.Approve,
-            chat_id=chat_id,
-            call_ids=call_ids,
-            reason=reason,
-            turn_id=turn_id,
-        )
+        """Refuse calls that wait for approval; the rest is as for `approve`."""
+        return self.call("deny", requests.Approve, chat_id=chat_id, call_ids=call_ids, **more)
 
-    def compact(self, chat_id: Id) -> Turn:
+    def compact(self, chat_id: Id, *, key: str | None = None) -> Turn:
         """Have a chat at rest summarised, also one that failed because it was too long."""
-        return self._turn("compact", requests.OneChat, chat_id=chat_id)
+        return self._turn("compact", requests.ChatCommand, chat_id=chat_id, key=key)
 
-    def set_title(self, chat_id: Id, title: str) -> dict[str, Any]:
+    def set_title(self, chat_id: Id, title: str, *, key: str | None = None) -> dict[str, Any]:
         """Name a chat; no model overwrites it."""
-        return self.call("set_title", requests.SetTitle, chat_id=chat_id, title=title)
+        return self.call("set_title", requests.SetTitle, chat_id=chat_id, title=title, key=key)
 
-    def set_labels(self, chat_id: Id, labels: Mapping[str, str | None]) -> dict[str, Any]:
+    def set_labels(
+        self, chat_id: Id, labels: Mapping[str, str | None], *, key: str | None = None
+    ) -> dict[str, Any]:
         """Add or change labels, or remove those that are None; the others stay."""
-        return self.call("set_labels", requests.SetLabels, chat_id=chat_id, labels=labels)
+        return self.call("set_labels", requests.SetLabels, chat_id=chat_id, labels=labels, key=key)
 
     def set_budget(
-        self, chat_id: Id, *, tokens: int | None = None, cost: float | str | None = None
+        self,
+        chat_id: Id,
+        *,
+        tokens: int | None = None,
+        cost: float | str | None = None,
+        key: str | None = None,
     ) -> dict[str, Any]:
         """Say what a chat and its children may use together; what is left out has no limit."""
         given = {"tokens": tokens, "cost": None if cost is None else str(cost)}
         budget = {name: value for name, value in given.items() if value is not None}
-        return self.call("set_budget", requests.SetBudget, chat_id=chat_id, budget=budget)
+        return self.call("set_budget", requests.SetBudget, chat_id=chat_id, budget=budget, key=key)
 
-    def archive(self, chat_id: Id) -> dict[str, Any]:
+    def archive(self, chat_id: Id, *, key: str | None = None) -> dict[str, Any]:
         """Archive a chat and its children."""
-        return self.call("archive", requests.OneChat, chat_id=chat_id)
+        return self.call("archive", requests.ChatCommand, chat_id=chat_id, key=key)
 
-    def unarchive(self, chat_id: Id) -> dict[str, Any]:
+    def unarchive(self, chat_id: Id, *, key: str | None = None) -> dict[str, Any]:
         """Bring a chat and its children back."""
-        return self.call("unarchive", requests.OneChat, chat_id=chat_id)
+        return self.call("unarchive", requests.ChatCommand, chat_id=chat_id, key=key)
 
     def get_chat(self, chat_id: Id) -> dict[str, Any]:
         """One chat: status, queue, open calls, error, usage and budget."""

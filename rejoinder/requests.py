@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from rejoinder.core.errors import Rejected
-from rejoinder.core.limits import MOST_BUDGET, MOST_CLIENT_TOOLS, MOST_TITLE
+from rejoinder.core.limits import MOST_BUDGET, MOST_CLIENT_TOOLS, MOST_KEY, MOST_TITLE
 from rejoinder.core.messages import Budget, WhenBusy
 from rejoinder.core.money import MICROS
 from rejoinder.core.options import ApprovalPolicy
@@ -31,7 +31,7 @@ Content = Annotated[
     BeforeValidator(lambda v: [{"type": "text", "text": v}] if isinstance(v, str) else v),
     Field(min_length=1, description="a text, or a list of parts"),
 ]
-Key = Annotated[str, Field(min_length=1, max_length=255)] | None
+Key = Annotated[str, Field(min_length=1, max_length=MOST_KEY)] | None
 Title = Annotated[str, Field(min_length=1, max_length=MOST_TITLE)]
 
 
@@ -39,6 +39,12 @@ class Request(BaseModel):
     """The arguments of one front-door task."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class Command(Request):
+    """What changes something, once for each key: the task's own id, if it does not say."""
+
+    key: Key = None
 
 
 class ClientToolIn(Request):
@@ -102,7 +108,7 @@ class OptionsIn(Request):
         return tools
 
 
-class CreateChat(Request):
+class CreateChat(Command):
     """create_chat."""
 
     content: Content
@@ -117,32 +123,34 @@ class CreateChat(Request):
     parent_id: UUID | None = None
     title: Title | None = None
     budget: BudgetIn = BudgetIn()
-    key: Key = None
 
 
 class OneChat(Request):
-    """compact, retry, archive, unarchive, get_chat."""
+    """get_chat."""
 
     chat_id: UUID
 
 
-class Interrupt(OneChat):
+class ChatCommand(OneChat, Command):
+    """compact, retry, archive, unarchive."""
+
+
+class Interrupt(ChatCommand):
     """interrupt."""
 
     turn_id: UUID | None = None
     children: bool = True
 
 
-class SendMessage(OneChat):
+class SendMessage(ChatCommand):
     """send_message."""
 
     content: Content
     when_busy: WhenBusy = WhenBusy.QUEUE
     model: str | None = None
-    key: Key = None
 
 
-class EditMessage(OneChat):
+class EditMessage(ChatCommand):
     """edit_message."""
 
     message_id: int
@@ -150,7 +158,7 @@ class EditMessage(OneChat):
     model: str | None = None
 
 
-class QueuedMessage(OneChat):
+class QueuedMessage(ChatCommand):
     """promote_queued, delete_queued."""
 
     queued_id: int
@@ -164,14 +172,14 @@ class ToolResultIn(Request):
     is_error: bool = False
 
 
-class SubmitToolResults(OneChat):
+class SubmitToolResults(ChatCommand):
     """submit_tool_results."""
 
     results: Annotated[list[ToolResultIn], Field(min_length=1)]
     turn_id: UUID | None = None
 
 
-class Approve(OneChat):
+class Approve(ChatCommand):
     """approve, deny."""
 
     call_ids: Annotated[list[str], Field(min_length=1)] | None = None
@@ -181,20 +189,20 @@ class Approve(OneChat):
     turn_id: UUID | None = None
 
 
-class SetTitle(OneChat):
+class SetTitle(ChatCommand):
     """set_title."""
 
     title: Title
 
 
-class SetLabels(OneChat):
+class SetLabels(ChatCommand):
     """set_labels."""
 
     labels: Annotated[dict[str, str | None], Field(min_length=1)]
     """Those to set; None removes one."""
 
 
-class SetBudget(OneChat):
+class SetBudget(ChatCommand):
     """set_budget."""
 
     budget: BudgetIn

@@ -60,6 +60,10 @@ INSERT INTO rejoinder.tool_calls
 SELECT chat_id, id, 'call', 'look_up', '{}', 'local', 'once', 'finished', '{}', true, now()
   FROM rejoinder.messages WHERE role = 'tool';
 
+INSERT INTO rejoinder.idempotency_keys (owner, key, fingerprint, chat_id, created_at)
+SELECT 'owner ' || n % 1000, 'task:' || n, '', md5('chat' || n)::uuid, now() - n * interval '1 min'
+  FROM generate_series(1, :chats) AS n;
+
 -- Sleeping chats wait for a child: most for one that runs, a few for one that has come to rest.
 INSERT INTO rejoinder.tool_calls
        (chat_id, message_id, call_id, name, arguments, kind, delivery, state, waits_for)

@@ -52,7 +52,7 @@ def hot_paths(  # noqa: C901  # a list of small ones
 
     def queue() -> None:
         with transaction(engine) as tx:
-            machine.send(tx, filled.pending, (Text("and then?"),), key=None)
+            machine.send(tx, filled.pending, (Text("and then?"),))
 
     def finish_turn() -> None:
         claim()

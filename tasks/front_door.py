@@ -1,24 +1,28 @@
 """The front door: what any Celery app can ask for, by task name, with JSON arguments.
 
 Each task checks its arguments, runs one transition, publishes what follows, and returns ids. A
-refusal is a `Rejected` that says what to do; nothing is half-done. Reads return plain values.
+refusal is a `Rejected` that says what to do; nothing is half-done. Reads return plain values. A
+command is done once: the task's id is its idempotency key, unless it brings one (`keys.py`).
 """
 
 import logging
 from collections.abc import Callable
 from functools import partial
+from hashlib import sha256
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from models import accounts, machine, reading
 from models.engine import transaction
-from models.machine import NewChat
+from models.machine import NewChat, keys
 from rejoinder import requests
 from rejoinder.core import parts
 from rejoinder.core.effects import Effects
 from rejoinder.core.errors import Rejected, Unavailable
+from rejoinder.core.limits import MOST_KEY
 from rejoinder.core.messages import TitleSource, WhenBusy
 from rejoinder.core.parts import ToolResult
 from rejoinder.providers import named
@@ -51,13 +55,14 @@ def front_door(name: str, takes: type[R]) -> Callable[[Act[R]], Any]:
                 raise Rejected("Arguments came without names", "send them as keyword arguments")
             request = requests.check(takes, arguments)
             runtime = current()
-            done = _store(runtime, act, request)
-            if isinstance(done, dict):
-                return done
-            for effects in done if isinstance(done, tuple) else (done,):
+            if not isinstance(request, requests.Command):
+                return _run(runtime, lambda tx: act(tx, request))
+            key = request.key or _key_of(task.request.id)
+            done = _run(runtime, lambda tx: _once(tx, key, name, request, lambda: act(tx, request)))
+            for effects in done:
                 here = effects.dispatch is not None and bell.has_place(task.request)
                 publish(runtime, effects, by=task.request if here else None)
-            return receipt(done[0] if isinstance(done, tuple) else done)
+            return keys.receipt(done[0])
 
         task.__doc__ = act.__doc__
         return task
@@ -65,22 +70,13 @@ def front_door(name: str, takes: type[R]) -> Callable[[Act[R]], Any]:
     return decorate
 
 
-def _store(runtime: Runtime, act: Act[R], request: R) -> Any:
-    """Run it; if the database goes away, again: with a key, or as long as nothing was committed."""
-    committing = False
+def _run(runtime: Runtime, act: Callable[[Session], Any]) -> Any:
+    """Run it; if the database goes away, again: what was committed has its key, and stays once."""
 
     @retrying
     def run() -> Any:
-        nonlocal committing
-        if committing and not getattr(request, "key", None):
-            raise Unavailable(
-                "The database went away while this was stored; it may or may not have happened",
-                "read the chat again; with a `key`, a request can be repeated safely",
-            )
         with transaction(runtime.engine) as tx:
-            done = act(tx, request)
-            committing = not isinstance(done, dict)  # reads store nothing
-        return done
+            return act(tx)
 
     try:
         return run()
@@ -88,20 +84,27 @@ def _store(runtime: Runtime, act: Act[R], request: R) -> Any:
         if not is_transient(error):
             raise
         log.warning("A front-door call failed: %s", error)
-        raise Unavailable("The database does not answer", "try again later") from None
+        raise Unavailable(
+            "The database does not answer; this may or may not have happened",
+            "try again later; with the same `key`, it is done once",
+        ) from None
 
 
-def receipt(effects: Effects) -> dict[str, Any]:
-    """What the caller of a transition gets."""
-    return {
-        "chat_id": str(effects.chat_id),
-        "status": str(effects.status),
-        "turn_id": str(effects.turn_id) if effects.turn_id else None,
-        "message_ids": list(effects.message_ids),
-        "queued_id": effects.queued_id,
-        "changed": effects.changed,
-        "version": effects.snapshot_version,
-    }
+def _once(
+    tx: Session, key: str, verb: str, ask: Any, act: Callable[[], keys.Done]
+) -> tuple[Effects, ...]:
+    """Carry out a command, unless it was: by another delivery of its message, or its `key`."""
+    new = isinstance(ask, requests.CreateChat)
+    owner = ask.owner if new else keys.owner_of(tx, ask.chat_id)
+    # Without defaults: they may differ between releases that run side by side.
+    said = ask.model_dump(mode="json", exclude={"key"}, exclude_defaults=True)
+    return keys.once(tx, owner, key, {"verb": verb, **said}, act)
+
+
+def _key_of(task_id: str | None) -> str:
+    """The key of a command that came without one; the id is whatever the caller's Celery made."""
+    key = f"task:{task_id or uuid4()}"
+    return key if len(key) <= MOST_KEY else f"task:{sha256(key.encode()).hexdigest()}"
 
 
 @front_door("create_chat", requests.CreateChat)
@@ -120,7 +123,6 @@ def create_chat(tx: Session, ask: requests.CreateChat) -> Effects:
         parent_id=ask.parent_id,
         title=ask.title,
         budget=ask.budget.value(),
-        key=ask.key,
     )
     return machine.create(tx, new)
 
@@ -137,7 +139,6 @@ def send_message(tx: Session, ask: requests.SendMessage) -> tuple[Effects, ...]:
         parts.load(ask.content),
         when_busy=ask.when_busy,
         model=ask.model,
-        key=ask.key,
     )
     if ask.when_busy is WhenBusy.INTERRUPT:
         return machine.supersede(tx, ask.chat_id, send)
@@ -200,8 +201,8 @@ def _decide(tx: Session, ask: requests.Approve, *, approved: bool) -> Effects:
     )
 
 
-@front_door("compact", requests.OneChat)
-def compact(tx: Session, ask: requests.OneChat) -> Effects:
+@front_door("compact", requests.ChatCommand)
+def compact(tx: Session, ask: requests.ChatCommand) -> Effects:
     """Summarise a chat at rest, also one that failed because it was too long."""
     return machine.request_compaction(tx, ask.chat_id)
 
@@ -224,20 +225,20 @@ def set_budget(tx: Session, ask: requests.SetBudget) -> tuple[Effects, ...]:
     return machine.set_budget(tx, ask.chat_id, ask.budget.value())
 
 
-@front_door("retry", requests.OneChat)
-def retry(tx: Session, ask: requests.OneChat) -> Effects:
+@front_door("retry", requests.ChatCommand)
+def retry(tx: Session, ask: requests.ChatCommand) -> Effects:
     """Go on after an error."""
     return machine.retry(tx, ask.chat_id)
 
 
-@front_door("archive", requests.OneChat)
-def archive(tx: Session, ask: requests.OneChat) -> tuple[Effects, ...]:
+@front_door("archive", requests.ChatCommand)
+def archive(tx: Session, ask: requests.ChatCommand) -> tuple[Effects, ...]:
     """Archive a chat and its children."""
     return machine.archive(tx, ask.chat_id)
 
 
-@front_door("unarchive", requests.OneChat)
-def unarchive(tx: Session, ask: requests.OneChat) -> tuple[Effects, ...]:
+@front_door("unarchive", requests.ChatCommand)
+def unarchive(tx: Session, ask: requests.ChatCommand) -> tuple[Effects, ...]:
     """Bring a chat and its children back."""
     return machine.unarchive(tx, ask.chat_id)
 

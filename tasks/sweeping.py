@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from datetime import timedelta
 from functools import partial
 
 from celery.signals import worker_ready
@@ -42,6 +43,7 @@ def sweep_chats() -> None:
             spare=True,
             recovering=runtime.may_judge,
             queued=waiting_steps(),
+            keep_keys=timedelta(seconds=runtime.settings.keep_keys_seconds),
         )
     except SQLAlchemyError as error:
         if not is_transient(error):

@@ -16,7 +16,7 @@ from uuid_utils.compat import uuid7
 
 from models import claims, machine
 from models.engine import transaction
-from models.machine import NewChat
+from models.machine import NewChat, keys
 from models.machine.owner import perform
 from models.machine.unlocked import Known
 from rejoinder.core.effects import Effects, Fence
@@ -41,6 +41,22 @@ def said(text: str, *calls: ToolCall) -> NewMessage:
 def call(call_id: str = "call-1", name: str = "look_up") -> ToolCall:
     """Build a tool call."""
     return ToolCall(call_id, name, {"q": call_id})
+
+
+def once(
+    tx: Session,
+    key: str | None,
+    transition: Callable[..., Effects],
+    *args: Any,
+    owner: str = "owner",
+    request: str = "",
+    **options: Any,
+) -> Effects:
+    """Run a transition as a command with this key, if it has one."""
+    if key is None:
+        return transition(tx, *args, **options)
+    done = keys.once(tx, owner, key, request, lambda: transition(tx, *args, **options))
+    return done[0]
 
 
 @dataclass

@@ -8,19 +8,20 @@ for the model that asked. Stopping is `trees.py`; looking at chats below is `mod
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
 from models import trees
 from models.machine import keys
-from models.machine.by_app import NewChat, as_before, create, send
+from models.machine.by_app import NewChat, create, send
 from models.machine.trees import lock_root, supersede
 from models.tables import Chat
 from rejoinder.core.effects import Effects
 from rejoinder.core.errors import Rejected
 from rejoinder.core.messages import WhenBusy
-from rejoinder.core.parts import Part, Text
+from rejoinder.core.parts import Json, Part, Text, dump
 from rejoinder.core.state import AT_REST, Status
 
 
@@ -59,8 +60,14 @@ class Limits:
 def spawn(tx: Session, caller: Caller, errand: Errand, limits: Limits) -> Effects:
     """create: a child of the caller, with its owner, options and instructions."""
     parent = _running(tx, caller)
-    if (before := keys.used(tx, parent.owner, caller.key)) is not None:
-        return as_before(tx, before.chat_id, before.turn_id)
+    request: Json = {"spawn": errand.prompt, "title": errand.title, "model": errand.model}
+    (child, *_) = keys.once(
+        tx, parent.owner, caller.key, request, lambda: _spawn(tx, parent, errand, limits)
+    )
+    return child
+
+
+def _spawn(tx: Session, parent: Chat, errand: Errand, limits: Limits) -> Effects:
     if trees.depth_of(tx, parent.id, parent.parent_id) >= limits.depth:
         raise Rejected(f"Agents are {limits.depth} deep already", "do the work in this chat")
     if trees.size(tx, parent.root_id) >= limits.total:
@@ -83,7 +90,6 @@ def spawn(tx: Session, caller: Caller, errand: Errand, limits: Limits) -> Effect
             options=parent.options,
             parent_id=parent.id,
             title=errand.title,
-            key=caller.key,
         ),
     )
 
@@ -101,17 +107,17 @@ def message_agent(  # noqa: PLR0913  # who says what to whom, and how
     above = _running(tx, caller)
     if chat_id not in trees.below(tx, above.id, [chat_id]):
         raise not_below(chat_id)
-    if (before := keys.used(tx, above.owner, caller.key)) is not None:
-        return (as_before(tx, before.chat_id, before.turn_id),)
-    agent = tx.get_one(Chat, chat_id)
-    if agent.status in AT_REST and agent.parent_id is not None:
-        _room_for_one_more(tx, agent.parent_id, limits)
-    if not interrupt:
-        return (send(tx, chat_id, content, key=caller.key),)
-    stop = WhenBusy.INTERRUPT
-    return supersede(
-        tx, chat_id, lambda: send(tx, chat_id, content, when_busy=stop, key=caller.key)
-    )
+    when_busy = WhenBusy.INTERRUPT if interrupt else WhenBusy.QUEUE
+
+    def act() -> tuple[Effects, ...]:
+        agent = tx.get_one(Chat, chat_id)
+        if agent.status in AT_REST and agent.parent_id is not None:
+            _room_for_one_more(tx, agent.parent_id, limits)
+        say = partial(send, tx, chat_id, content, when_busy=when_busy)
+        return supersede(tx, chat_id, say) if interrupt else (say(),)
+
+    request: Json = {"send": dump(content), "chat": str(chat_id), "when_busy": when_busy}
+    return keys.once(tx, above.owner, caller.key, request, act)
 
 
 def not_below(*chat_ids: UUID) -> Rejected:

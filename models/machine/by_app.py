@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import select, update
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
-from models.machine import calls, history, keys, queue
+from models.machine import calls, history, queue
 from models.machine.change import Change, begin, born
-from models.tables import Chat, Message, QueuedMessage, Turn
+from models.tables import Chat, Message
 from models.types import plain
 from rejoinder.core import parts
 from rejoinder.core.effects import Cause, Effects, Event, EventKind
@@ -56,7 +56,6 @@ class NewChat:
     parent_id: UUID | None = None
     title: str | None = None
     budget: Budget = field(default_factory=Budget)
-    key: str | None = None
 
 
 def create(tx: Session, new: NewChat) -> Effects:
@@ -67,20 +66,6 @@ def create(tx: Session, new: NewChat) -> Effects:
     for name, value in new.labels.items():
         plain(f"The label {name!r}", name + value)
     chat_id, turn_id = uuid7(), uuid7()
-    if new.key is not None:
-        request: Json = {
-            "create": parts.dump(content),
-            "system": parts.dump(new.system),
-            "model": new.model,
-            "options": dict(new.options),
-            "labels": dict(new.labels),
-            "parent": str(new.parent_id),
-            **({"title": new.title} if new.title else {}),
-            **({"budget": vars(new.budget)} if new.budget != Budget() else {}),
-        }
-        again = keys.take(tx, new.owner, new.key, request, chat_id=chat_id, turn_id=turn_id)
-        if again is not None:
-            return as_before(tx, again.chat_id, again.turn_id)
     if new.parent_id is not None and new.budget != Budget():
         raise Rejected("A child chat has no budget of its own", "set the root's: it is the tree's")
     given: dict[str, Any] = {
@@ -107,29 +92,17 @@ def create(tx: Session, new: NewChat) -> Effects:
     return change.effects()
 
 
-def send(  # noqa: PLR0913  # the message, and how to say it
+def send(
     tx: Session,
     chat_id: UUID,
     content: Sequence[Part],
     *,
     when_busy: WhenBusy = WhenBusy.QUEUE,
     model: str | None = None,
-    key: str | None = None,
 ) -> Effects:
     """send: at rest → pending; busy → queued, interrupted, or refused, as the caller chose."""
     content = parts.user_content(content)
     turn_id = uuid7()
-    if key is not None:
-        owner = _owner(tx, chat_id)
-        request: Json = {
-            "send": parts.dump(content),
-            "chat": str(chat_id),
-            "when_busy": when_busy,
-            "model": model,
-        }
-        again = keys.take(tx, owner, key, request, chat_id=chat_id, turn_id=turn_id)
-        if again is not None:
-            return as_before(tx, again.chat_id, again.turn_id)
     change = begin(tx, chat_id, _SEND[when_busy])
     message = NewMessage(Role.USER, content, model=model and plain("The model", model))
     queued_id = None
@@ -309,32 +282,3 @@ def _root_for_child(tx: Session, new: NewChat) -> UUID | None:
     if root.archived:
         raise Rejected("The parent chat is archived", "unarchive it first")
     return root.id
-
-
-def _owner(tx: Session, chat_id: UUID) -> str:
-    owner = tx.scalars(select(Chat.owner).where(Chat.id == chat_id)).one_or_none()
-    if owner is None:
-        raise Rejected(f"There is no chat {chat_id}", "check its id")
-    return owner
-
-
-def as_before(tx: Session, chat_id: UUID, turn_id: UUID | None) -> Effects:
-    """What a repeated request gets: the first one's ids, and nothing to publish."""
-    chat = tx.get_one(Chat, chat_id)
-    turn = tx.get_one(Turn, turn_id)
-    queued_id = tx.scalars(
-        select(QueuedMessage.id).where(
-            QueuedMessage.chat_id == chat_id, QueuedMessage.turn_id == turn_id
-        )
-    ).one_or_none()
-    return Effects(
-        chat_id=chat_id,
-        status=chat.status,
-        snapshot_version=chat.snapshot_version,
-        history_version=chat.history_version,
-        queue_version=chat.queue_version,
-        changed=False,
-        turn_id=turn_id,
-        message_ids=(turn.message_id,) if turn.message_id else (),
-        queued_id=queued_id,
-    )

@@ -5,6 +5,9 @@ from datetime import timedelta
 MAX_QUEUED = 20
 """Messages that wait in one chat. More is a client that does not listen."""
 
+MOST_KEY = 255
+"""Characters of an idempotency key: what other systems allow, and an index likes."""
+
 MOST_TITLE = 200
 """Characters of a title."""
 

@@ -55,6 +55,9 @@ class Settings:
         70, "percent of a model's context from which on a chat is summarised; 100: never"
     )
     compaction_model: str = _set("", "the model that writes summaries, if not the chat's own")
+    keep_keys_seconds: float = _set(
+        604_800.0, "how long a command that comes again is known, by its key or its task's id"
+    )
     heartbeat_seconds: float = _set(5.0, "how often a worker process says that it lives")
     dead_after_seconds: float = _set(15.0, "silence after which a worker process counts as dead")
     drain_seconds: float = _set(

@@ -225,8 +225,8 @@ OF_MACHINE: tuple[Mutant, ...] = (
     Mutant(
         "a repeated spawn is another one",
         _M + "agents.py",
-        "if (before := keys.used(tx, parent.owner, caller.key)) is not None:",
-        "if (before := keys.used(tx, parent.owner, 'no such key')) is not None:",
+        "tx, parent.owner, caller.key, request, lambda: _spawn",
+        "tx, parent.owner, str(id(caller)), request, lambda: _spawn",
         AGENTS,
         "repeated_spawn",
     ),
@@ -241,8 +241,8 @@ OF_MACHINE: tuple[Mutant, ...] = (
     Mutant(
         "a lost wake-up stays lost",
         "models/sweep.py",
-        "(recover, expire, wake, redispatch) if",
-        "(recover, expire, redispatch) if",
+        "(recover, expire, wake, redispatch, purge)",
+        "(recover, expire, redispatch, purge)",
         AGENTS,
         "lost",
     ),

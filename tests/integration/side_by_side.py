@@ -21,7 +21,7 @@ from models.sweep import sweep
 from rejoinder.core.effects import Effects, Fence
 from rejoinder.core.messages import Budget, CallKind, CallPlan, Delivery, NewMessage, Role
 from rejoinder.core.parts import Text, ToolCall
-from tests.chats import words
+from tests.chats import once, words
 from tests.integration.attempts import Attempts
 from tests.integration.chat_model import SAME, Chat
 from tests.integration.chat_rows import read_chats, shown
@@ -131,8 +131,9 @@ class SideBySide:
         said = f"with {key}" if key else self.word()
         parent_id = parent.id if parent else None
         model = None if key else MODELS[self.count % 3]
-        new = NewChat(owner, words(said), parent_id=parent_id, key=key, model=model or "")
-        got = self.attempts.run(lambda tx: machine.create(tx, new))
+        new = NewChat(owner, words(said), parent_id=parent_id, model=model or "")
+        asked = {"owner": owner, "request": f"{said} {parent_id}"}
+        got = self.attempts.run(lambda tx: once(tx, key, machine.create, new, **asked))
         self._told(f"create for {owner} under {parent and self.name(parent)}, key {key}", got)
         used = self.keys.get((owner, key or ""))
         wrong_parent = parent and (parent.owner != owner or self.chats[parent.root].archived)
@@ -140,7 +141,7 @@ class SideBySide:
             if used[0] != parent_id:
                 self.agree("the refusal", type(got).__name__, "Rejected")
             else:
-                self.agree("the chat", (got.chat_id, got.changed), (used[1], False))
+                self.agree("the chat", (got.chat_id, got.dispatch), (used[1], None))
         elif wrong_parent:
             self.agree("the refusal", type(got).__name__, "Rejected")
         else:

@@ -214,7 +214,7 @@ def test_a_repeated_spawn_gives_the_same_child_however_full_the_tree_is(world: W
     parent = world.running()
     first = spawn(world, parent)
     again = spawn(world, parent, limits=Limits(1, 1, 1))
-    assert (again.chat_id, again.changed, again.dispatch) == (first.chat_id, False, None)
+    assert (again.chat_id, again.turn_id, again.dispatch) == (first.chat_id, first.turn_id, None)
     sql(world, "UPDATE rejoinder.chats SET model = 'another' WHERE id = :id", id=parent.id)
     assert spawn(world, parent).chat_id == first.chat_id
 

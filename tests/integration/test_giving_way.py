@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from models import machine
 from models.engine import transaction
+from models.machine import keys
 from rejoinder.core.messages import Budget, WhenBusy
 from tests.chats import Subject, World, said, words
 from tests.integration.families import child_of, family, sleep, status
@@ -103,11 +105,8 @@ def test_a_repeated_message_stops_nobody(world: World) -> None:
     stop = WhenBusy.INTERRUPT
 
     def send(tx: Session) -> tuple[Effects, ...]:
-        return machine.supersede(
-            tx,
-            parent.id,
-            lambda: machine.send(tx, parent.id, words("Next."), when_busy=stop, key="k"),
-        )
+        say = partial(machine.send, tx, parent.id, words("Next."), when_busy=stop)
+        return keys.once(tx, "owner", "k", "", lambda: machine.supersede(tx, parent.id, say))
 
     world.transact(send)
     child = world.new(parent_id=parent.id)

@@ -17,7 +17,7 @@ from rejoinder.core.errors import Rejected, Stale, StopRequested
 from rejoinder.core.messages import CallKind
 from rejoinder.core.parts import ToolResult
 from rejoinder.core.state import Status
-from tests.chats import DEAD_AFTER, call, said, words
+from tests.chats import DEAD_AFTER, call, once, said, words
 from tests.integration.racing import (
     Order,
     Track,
@@ -214,12 +214,12 @@ def test_no_child_is_born_into_a_tree_that_is_archived_meanwhile(track: Track) -
 def test_two_creates_with_one_key_make_one_chat(track: Track) -> None:
     world = track.world
     for number in track.rounds():
-        new = NewChat("owner", words("hello"), key=f"key-{number}")
-        got = track.race(tx(machine.create, new), tx(machine.create, new))
+        create = tx(once, f"key-{number}", machine.create, NewChat("owner", words("hello")))
+        got = track.race(create, create)
         assert got.left.chat_id == got.right.chat_id
         assert got.left.turn_id == got.right.turn_id
         assert got.left.message_ids == got.right.message_ids
-        assert sorted([got.left.changed, got.right.changed]) == [False, True]
+        assert sorted([bool(got.left.dispatch), bool(got.right.dispatch)]) == [False, True]
         assert len(world.read("SELECT id FROM rejoinder.chats")) == number + 1
 
 
@@ -227,9 +227,9 @@ def test_two_sends_with_one_key_say_it_once(track: Track) -> None:
     world = track.world
     for number in track.rounds():
         chat = world.chat(Status.RUNNING if number % 2 else Status.WAITING)
-        send = tx(machine.send, chat.id, words("once"), key=f"key-{number}")
+        send = tx(once, f"key-{number}", machine.send, chat.id, words("once"))
         got = track.race(send, send)
-        assert sorted([got.left.changed, got.right.changed]) == [False, True]
+        assert sorted([bool(got.left.events), bool(got.right.events)]) == [False, True]
         assert got.left.turn_id == got.right.turn_id
         assert got.left.queued_id == got.right.queued_id
         assert users(world, chat.id) == ["hello", "once"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +17,7 @@ from models import machine
 from models.base import Base
 from models.engine import transaction
 from models.history import prompt_history
-from models.machine import NewChat
+from models.machine import NewChat, keys
 from models.tables import Chat, Message, QueuedMessage, ToolCallRow, Turn
 from rejoinder.core import parts
 from rejoinder.core.errors import Rejected
@@ -141,8 +142,8 @@ WRITES: dict[str, Callable[[World, Fence, dict[str, Json]], object]] = {
     "options": lambda w, _, bad: w.do(
         machine.create, NewChat("owner", words("hello"), options=bad)
     ),
-    "options, with a key": lambda w, _, bad: w.do(
-        machine.create, NewChat("owner", words("hello"), options=bad, key="k")
+    "a request with a key": lambda w, _, bad: w.transact(
+        lambda tx: keys.once(tx, "owner", "k", bad, lambda: pytest.fail("it is not done"))
     ),
     "a first message": lambda w, _, bad: w.do(machine.create, NewChat("owner", (Raw(bad),))),
     "a queued message": lambda w, f, bad: w.do(machine.send, f.chat_id, (Raw(bad),)),
@@ -181,7 +182,6 @@ def test_names_that_postgres_cannot_hold_are_refused(world: World, text: str) ->
         NewChat("owner", words("hello"), model=text),
         NewChat("owner", words("hello"), labels={text: "x"}),
         NewChat("owner", words("hello"), labels={"x": text}),
-        NewChat("owner", words("hello"), key=text),
     ):
         with pytest.raises(Rejected, match="NUL byte or half a surrogate pair"):
             world.do(machine.create, new)
@@ -189,8 +189,9 @@ def test_names_that_postgres_cannot_hold_are_refused(world: World, text: str) ->
         world.do(machine.send, subject.id, words("hello"), model=text)
     with pytest.raises(Rejected, match="The model"):
         world.do(machine.edit, subject.id, message_id(world, "hello"), words("other"), model=text)
-    with pytest.raises(Rejected):
-        world.do(machine.send, subject.id, words("hello"), key=text)
+    for owner, key in ((text, "k"), ("owner", text)):
+        with pytest.raises(Rejected, match="NUL byte or half a surrogate pair"):
+            world.transact(partial(keys.once, owner=owner, key=key, request="", act=pytest.fail))
     with pytest.raises(Rejected):
         world.do(machine.record, subject.held, NewMessage(Role.ASSISTANT, words("x"), model=text))
     assert world.dump() == before

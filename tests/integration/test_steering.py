@@ -359,19 +359,3 @@ def test_after_a_crash_it_joins_the_turn_that_goes_on(world: World) -> None:
     steer(world, chat, "and this")
     world.do(machine.recover, chat.id, chat.held.lease_id)
     assert history(world, chat.id) == ["user: hello", "user: and this"]
-
-
-def test_a_repeated_request_is_done_once(world: World) -> None:
-    chat = world.asking(start=True)
-    first = steer(world, chat, "and this", key="k")
-    again = steer(world, chat, "and this", key="k")
-    assert (again.turn_id, again.queued_id, again.changed) == (
-        first.turn_id,
-        first.queued_id,
-        False,
-    )
-    world.do(machine.commit, chat.held, results=[FOUND])
-    later = steer(world, chat, "and this", key="k")
-    assert (later.turn_id, later.queued_id) == (first.turn_id, None)
-    assert history(world, chat.id) == [*LOOKED, "user: and this"]
-    assert later.message_ids == (message_id(world, "and this"),)

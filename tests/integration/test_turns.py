@@ -11,6 +11,7 @@ from uuid_utils.compat import uuid7
 from models import claims, machine
 from models.engine import transaction
 from models.history import prompt_history
+from models.machine import keys
 from rejoinder.core import parts
 from rejoinder.core.errors import Rejected, Stale, StopRequested
 from rejoinder.core.limits import MAX_CRASHES
@@ -99,7 +100,7 @@ def test_unknown_chats_are_refused(world: World) -> None:
     with pytest.raises(Rejected, match="check its id"):
         world.do(machine.send, nobody, words("hello?"))
     with pytest.raises(Rejected, match="check its id"):
-        world.do(machine.send, nobody, words("hello?"), key="k")
+        world.transact(lambda tx: keys.owner_of(tx, nobody))
     with pytest.raises(Stale):
         world.do(machine.recover, nobody, uuid7())
     assert claims.claim(world.engine, nobody, world.worker_id, dead_after=DEAD_AFTER) is None
