@@ -10,7 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from rejoinder.core.state import AT_REST, TABLE, Transition
-from scripts.chaos_parts import audit_agents, audit_calls, audit_compaction, audit_turns
+from scripts.chaos_parts import (
+    audit_agents,
+    audit_calls,
+    audit_commands,
+    audit_compaction,
+    audit_turns,
+)
 from scripts.chaos_parts.evidence import Evidence, Finding
 from scripts.chaos_parts.picture import Message, Move
 
@@ -123,6 +129,8 @@ RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     audit_compaction.each_has_a_reason,
     audit_compaction.requests_are_done_once,
     audit_compaction.full_contexts_are_summarised,
+    audit_commands.commands_are_done_once,
+    audit_commands.interrupts_are_done,
     audit_turns.accepted_messages_stand_once_and_in_order,
     audit_turns.nobody_spoke_but_the_drivers,
     audit_turns.turns_ended_as_they_should,

@@ -122,7 +122,7 @@ def results_are_kept(
 
     Returns the findings, and how many results are there and gone.
     """
-    wiped = max(journal.wiped_at, default=0.0)
+    wiped = max((wipe.ended for wipe in journal.wipes), default=0.0)
     texts = {(m.chat_id, m.id): m.words for m in picture.messages}
     findings, kept, gone = [], 0, 0
     for turn in picture.turns:

@@ -68,6 +68,7 @@ def nobody_spoke_but_the_drivers(evidence: Evidence) -> Iterator[Finding]:
     What a chat below another is told stands in the plan of the one above.
     """
     plans = [asked.plan for asked in evidence.journal.asked]
+    plans += [command.plan for command in evidence.journal.commands if command.plan]
     sent = {plan.id for each in plans for plan in (each, *each.children)}
     for message in evidence.picture.messages:
         if message.role != "user" or message.compressed:

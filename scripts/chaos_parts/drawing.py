@@ -28,6 +28,7 @@ class Mix(StrEnum):
     AGENTS = "agents"
     COMPACTION = "compaction"
     BUDGETS = "budgets"
+    COMMANDS = "commands"
 
 
 ALL = frozenset(Mix)

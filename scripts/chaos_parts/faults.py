@@ -19,6 +19,8 @@ from sqlalchemy import Engine, text
 
 from rejoinder.client import Client
 from rejoinder.embedded import Servers
+from scripts.chaos_parts.broker import task_ids_in
+from scripts.chaos_parts.commands import OWNER
 from scripts.chaos_parts.crew import CREW, Crew, Life
 from scripts.chaos_parts.journal import Journal, Stop
 from scripts.chaos_parts.schedule import Kind, Planned
@@ -34,6 +36,7 @@ _BUSY = text("""
 SELECT id::text AS chat_id, turn_id::text FROM rejoinder.chats
  WHERE status IN ('running', 'pending') ORDER BY id
 """)
+_LOCK = text("SELECT id::text FROM rejoinder.chats WHERE owner = :owner ORDER BY id FOR UPDATE")
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Lasting:
     server_away: tuple[float, float] = (0.0, 4.0)
     beat_away: tuple[float, float] = (15.0, 15.0)
     second_beat: tuple[float, float] = (10.0, 20.0)
+    locked: tuple[float, float] = (2.0, 6.0)
 
 
 class Faults:
@@ -91,6 +95,7 @@ class Faults:
             Kind.FLUSH: self._flush,
             Kind.CUT_CLIENTS: self._cut_clients,
             Kind.DATABASE_RESTART: self._restart_database,
+            Kind.LOCKED_ROWS: self._lock_rows,
             Kind.BEAT_KILL: self._beat_away,
             Kind.SECOND_BEAT: self._second_beat,
         }
@@ -270,8 +275,9 @@ class Faults:
         with self._serving:
             fault = self.journal.fault(planned.kind, "valkey", self._chats_of(None))
             away = _between(self.lasting.server_away, planned.how_long)
+            began, messages = time.time(), task_ids_in(self.servers.redis_url)
             self.servers.restart("valkey", down_seconds=away, kill=planned.kill)
-            self.journal.wiped()
+            self.journal.wiped(began, messages)
             self.journal.outage("valkey", fault.at)
             fault.ended_at = time.time()
         return True
@@ -285,11 +291,21 @@ class Faults:
             fault.ended_at = time.time()
         return True
 
+    def _lock_rows(self, planned: Planned) -> bool:
+        """Somebody's long transaction: commands for these chats wait, in workers that may fall."""
+        with self.engine.begin() as connection:
+            locked = connection.execute(_LOCK, {"owner": OWNER}).scalars().all()
+            if not locked:
+                return False
+            fault = self.journal.fault(planned.kind, f"{len(locked)} chats")
+            self._enough.wait(_between(self.lasting.locked, planned.how_long))
+        fault.ended_at = time.time()
+        return True
+
     def _flush(self, planned: Planned) -> bool:
         fault = self.journal.fault(planned.kind, "valkey", self._chats_of(None))
-        with redis.Redis.from_url(self.servers.redis_url) as server:
-            server.flushall()
-        self.journal.wiped()
+        began, messages = time.time(), task_ids_in(self.servers.redis_url, "FLUSHALL")
+        self.journal.wiped(began, messages)
         self.journal.outage("valkey", fault.at)
         return True
 

@@ -60,6 +60,31 @@ class Compacted:
 
 
 @dataclass(frozen=True)
+class Command:
+    """A command whose result nobody waits for. Accepted: the broker took it."""
+
+    task_id: str
+    verb: str
+    """create_chat, send_message or interrupt."""
+    outcome: Outcome
+    asked_at: float
+    answered_at: float
+    plan: Plan | None = None
+    chat_id: str | None = None
+    turn_id: str | None = None
+    """The turn that an interrupt is for, whether it names it or not."""
+
+
+@dataclass(frozen=True)
+class Wipe:
+    """The broker lost everything: what was in it then, and the time in which more came and went."""
+
+    began: float
+    ended: float
+    task_ids: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Decision:
     """What somebody outside said about a call: allowed, denied, or answered."""
 
@@ -107,7 +132,8 @@ class Journal:
     compactions: list[Compacted] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
-    wiped_at: list[float] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+    wipes: list[Wipe] = field(default_factory=list)
     """When everything in Valkey was lost."""
     skipped: list[str] = field(default_factory=list)
     """Faults that found no victim."""
@@ -147,10 +173,30 @@ class Journal:
         with self._lock:
             self.outages.append(Outage(server, began, time.time()))
 
-    def wiped(self) -> None:
-        """Note that Valkey has just lost everything."""
+    def command(self, command: Command) -> None:
+        """Note a command."""
         with self._lock:
-            self.wiped_at.append(time.time())
+            self.commands.append(command)
+
+    def wiped(self, began: float, task_ids: Iterable[str]) -> None:
+        """Note that Valkey has just lost everything, and what was in it."""
+        with self._lock:
+            self.wipes.append(Wipe(began, time.time(), frozenset(task_ids)))
+
+    def may_be_lost(self, task_id: str) -> bool:
+        """Whether the broker may have lost a command's message, or may not have taken it."""
+        with self._lock:
+            given = [each for each in self.commands if each.task_id == task_id]
+            wipes = list(self.wipes)
+        return any(
+            each.outcome is not Outcome.ACCEPTED
+            or any(
+                task_id in wipe.task_ids
+                or (each.asked_at <= wipe.ended and wipe.began <= each.answered_at)
+                for wipe in wipes
+            )
+            for each in given
+        )
 
     def skip(self, kind: str) -> None:
         """Note a fault that did not take place."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.chaos_parts.evidence import Evidence, Finding
-from scripts.chaos_parts.journal import Journal
+from scripts.chaos_parts.journal import Journal, Outcome
 from scripts.chaos_parts.picture import Picture
 from scripts.chaos_parts.recovery import Figures
 
@@ -59,6 +59,7 @@ def counts(evidence: Evidence, requests: Sequence[dict[str, Any]]) -> dict[str, 
         "tool calls": len(picture.calls),
         **_calls(picture),
         **_decisions(journal),
+        **_commands(journal),
         "tool runs": sum(line["what"] == "begin" for line in evidence.ledger),
         "tool calls with an unknown outcome": sum(c.state == "unknown" for c in picture.calls),
     }
@@ -74,6 +75,15 @@ def _calls(picture: Picture) -> dict[str, int]:
 def _decisions(journal: Journal) -> dict[str, int]:
     said = Counter((d.what, str(d.outcome)) for d in journal.decisions)
     return {f"office: {what} {outcome}": n for (what, outcome), n in sorted(said.items())}
+
+
+def _commands(journal: Journal) -> dict[str, int]:
+    given = Counter((c.verb, str(c.outcome)) for c in journal.commands)
+    gone = sum(
+        c.outcome is Outcome.ACCEPTED and journal.may_be_lost(c.task_id) for c in journal.commands
+    )
+    named = {f"commands: {verb} {outcome}": n for (verb, outcome), n in sorted(given.items())}
+    return {**named, "commands excused: in the broker when it lost everything": gone}
 
 
 def faults(journal: Journal) -> dict[str, int]:
@@ -126,6 +136,7 @@ def write_journal(journal: Journal, path: Path) -> None:
         *({"at": s.at, "stop": asdict(s)} for s in journal.stops),
         *({"at": d.asked_at, "decision": asdict(d)} for d in journal.decisions),
         *({"at": c.at, "compact": asdict(c)} for c in journal.compactions),
+        *({"at": c.asked_at, "command": asdict(c)} for c in journal.commands),
         *({"at": f.at, "fault": asdict(f)} for f in journal.faults),
         *({"at": o.began, "outage": asdict(o)} for o in journal.outages),
     ]

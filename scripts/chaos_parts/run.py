@@ -20,6 +20,8 @@ from rejoinder import embedded
 from rejoinder.client import Client
 from scripts.chaos_parts import audit_processes, ledger, picture, recovery, report, trail
 from scripts.chaos_parts.audit import audit
+from scripts.chaos_parts.audit_commands import commands_are_done_once
+from scripts.chaos_parts.commands import Commander
 from scripts.chaos_parts.crew import Crew
 from scripts.chaos_parts.drawing import ALL, Mix
 from scripts.chaos_parts.drivers import CALL_SECONDS, Driver, drivers
@@ -33,6 +35,8 @@ from scripts.fleet import ROOT, TETHERED, Fleet, Signals, environment, repeatedl
 
 REST_SECONDS = 180.0
 """How long the fleet may take to bring every chat to rest after the last fault."""
+STRAGGLER_SECONDS = 60.0
+"""How long a command may take to be done that was in the hands of somebody who fell."""
 QUICK = {
     "REJOINDER_HEARTBEAT_SECONDS": "0.5",
     "REJOINDER_DEAD_AFTER_SECONDS": "3",
@@ -97,6 +101,7 @@ class Run:
             self._client_url = servers.redis_url
             client = stack.enter_context(self._make_client())
             stack.enter_context(self._office())
+            stack.enter_context(self._commander())
             if self.options.quick:
                 stack.enter_context(_sweeping(client))
             lasting = QUICK_LASTING if self.options.quick else Lasting()
@@ -120,6 +125,17 @@ class Run:
             for clerk in self.office:
                 clerk.close()
 
+    @contextmanager
+    def _commander(self) -> Iterator[None]:
+        """Somebody who gives commands and goes away; interrupts until every chat is at rest."""
+        self.commander = Commander(self._make_client, self.journal, self.options.seed)
+        if Mix.COMMANDS in self.options.mix:
+            self.commander.thread.start()
+        try:
+            yield
+        finally:
+            self.commander.close()
+
     def _harm(self, faults: Faults) -> None:
         """Let drivers and faults loose, until both have finished."""
         asked = self.options
@@ -135,6 +151,7 @@ class Run:
         time.sleep(max(0.0, began + self.options.seconds - time.monotonic()))
         for driver in team:
             driver.close()
+        self.commander.finish()
         faults.finish()
         self._collect(team, faults)
 
@@ -156,6 +173,8 @@ class Run:
         _say("No more faults; waiting until every chat is at rest …\n")
         ended = time.monotonic()
         at_rest = _wait_for_none(engine, _NOT_AT_REST, REST_SECONDS)
+        if self._wait_for_stragglers(engine):
+            at_rest = _wait_for_none(engine, _NOT_AT_REST, REST_SECONDS)
         given_up = _retry_given_up(engine, client)
         if given_up:
             at_rest = _wait_for_none(engine, _NOT_AT_REST, REST_SECONDS)
@@ -199,6 +218,17 @@ class Run:
             rest_seconds if at_rest else None,
             findings,
         )
+
+    def _wait_for_stragglers(self, engine: Engine) -> bool:
+        """Whether commands were missing: a dead worker's come back after a while."""
+        waited, end = False, time.monotonic() + STRAGGLER_SECONDS
+        while time.monotonic() < end:
+            evidence = Evidence(picture.take(engine), self.journal, ())
+            if not any(f.rule == "command lost" for f in commands_are_done_once(evidence)):
+                break
+            waited = True
+            time.sleep(1.0)
+        return waited
 
     def _environment(self, servers: embedded.Servers, model_url: str) -> dict[str, str]:
         settings = {

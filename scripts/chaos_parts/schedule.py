@@ -38,6 +38,7 @@ class Kind(StrEnum):
     FLUSH = "FLUSHALL"
     CUT_CLIENTS = "all connections to the broker cut"
     DATABASE_RESTART = "Postgres restart"
+    LOCKED_ROWS = "rows locked by a long transaction"
     BEAT_KILL = "beat away"
     SECOND_BEAT = "a second beat"
 
@@ -64,6 +65,7 @@ WEIGHTS: dict[Kind, int] = {
     Kind.FLUSH: 2,
     Kind.CUT_CLIENTS: 2,
     Kind.DATABASE_RESTART: 2,
+    Kind.LOCKED_ROWS: 4,
     Kind.BEAT_KILL: 1,
     Kind.SECOND_BEAT: 1,
 }

@@ -7,24 +7,20 @@ end, the third has not begun. The step runs in this process, on real rows.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import anyio
 import pytest
-from celery.app.task import Context
-from uuid_utils.compat import uuid7
 
-from models import claims, machine
-from rejoinder.core.effects import Cause, Effects
-from rejoinder.core.settings import Settings
-from rejoinder.tools import Registry, tool
-from tasks import step, stopping
-from tasks.runtime import Runtime
-from tests.chats import World
+from models import machine
+from rejoinder.core.effects import Cause
+from rejoinder.tools import tool
+from tasks import step
 from tests.integration.invariants import assert_invariants
+from tests.integration.stepping import Stepping, stepping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from uuid import UUID
 
     from tests.conftest import RedisSpace
 
@@ -35,178 +31,145 @@ ASKED = {
 
 
 class Stage:
-    """A process that runs one step of one chat."""
+    """Three calls, and what the second one brings about."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
-        self.world = World(runtime.engine)
+    def __init__(self, process: Stepping) -> None:
+        self.process = process
+        self.world = process.world
         self.ends: Callable[[], object] = list
-        """What the second call brings about."""
-        self.ran: list[str] = []
-        self.effects: list[Effects] = []
-        self.chat_id = self.world.new(
-            model="scripted:inline",
-            options={"extra": {"script": {"turns": [[ASKED, {"text": "Done."}]]}}},
-        ).id
-        runtime.tools = Registry(self._tools())
+        self.returns = False
+        """Whether the second call is done after that."""
+        self.ran: list[tuple[str, str]] = []
+        """What was run, and which state its row had meanwhile."""
+        process.start(ASKED, {"text": "Done."}, tools=self._tools())
 
     def _tools(self) -> list[Any]:
         @tool
         async def finished() -> str:
             """Be done at once."""
-            self.ran.append("finished")
+            self._note("finished")
             return "found"
 
         @tool
         async def ending() -> str:
             """Bring about the end, before the next call begins."""
-            self.ran.append("ending")
+            self._note("ending")
             self.ends()
-            await anyio.sleep_forever()
-            return "never"
+            if not self.returns:
+                await anyio.sleep_forever()
+            return "ended"
 
         @tool
         async def waiting() -> str:
             """Be the last one."""
-            self.ran.append("waiting")
+            self._note("waiting")
             return "came"
 
         return [finished, ending, waiting]
 
-    def cancel(self, cause: Cause) -> None:
-        self.runtime.cancel(self.world.row(self.chat_id)["lease_id"], cause)
-
-    def step(self) -> None:
-        step.take(Context(id=str(uuid7())), self.runtime, self.chat_id)
+    def _note(self, name: str) -> None:
+        self.ran.append((name, self.process.calls()[name][0]))
 
     @property
-    def status(self) -> str:
-        return str(self.world.row(self.chat_id)["status"])
-
-    def calls(self) -> dict[str, tuple[str, str | None]]:
-        """By name, the state of each call, and what came of it."""
-        rows = self.world.read("SELECT name, state, result FROM rejoinder.tool_calls ORDER BY id")
-        return {r["name"]: (r["state"], r["result"] and r["result"]["content"]) for r in rows}
-
-    def results(self) -> list[str]:
-        """What stands in history."""
-        rows = self.world.read("SELECT parts FROM rejoinder.messages WHERE role = 'tool'")
-        return [part["content"] for row in rows for part in row["parts"]]
+    def ran_once(self) -> bool:
+        """Whether each was run once, and its row said so: a crash meanwhile would be known."""
+        names = ("finished", "ending", "waiting")
+        return self.ran == [(name, "started") for name in names]
 
 
 @pytest.fixture
 def stage(
     database_url: str, redis_space: RedisSpace, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Stage]:
-    settings = Settings(
-        database_url=database_url,
-        redis_url=redis_space.url,
-        redis_prefix=redis_space.prefix,
-        title_model="off",
-    )
-    runtime = Runtime(settings)
-    claims.register_worker(runtime.engine, runtime.worker_id, "this process")
-    monkeypatch.setattr(stopping, "this", stopping.Stopping())
-    made = Stage(runtime)
-    monkeypatch.setattr(
-        "tasks.held.publish", lambda _, effects, **_options: made.effects.append(effects)
-    )
-    yield made
-    runtime.close()
+    for process in stepping(database_url, redis_space, monkeypatch):
+        yield Stage(process)
+        assert_invariants(process.world.engine)
 
 
 def test_a_shutdown_keeps_results_and_leaves_what_never_began(stage: Stage) -> None:
-    stage.ends = lambda: stage.cancel(Cause.SHUTDOWN)
-    stage.step()
-    assert stage.status == "pending"
-    calls = stage.calls()
+    process = stage.process
+    stage.ends = lambda: process.cancel(Cause.SHUTDOWN)
+    process.step()
+    row, calls = process.row, process.calls()
+    assert (row["status"], row["attempt"], row["run_after"]) == ("pending", 0, None)
     assert calls["finished"] == ("finished", "found")
     assert "unknown" in str(calls["ending"][1])
     assert calls["waiting"] == ("requested", None)
-    stage.step()
-    assert stage.ran == ["finished", "ending", "waiting"], "each was run once"
-    found, unknown, came = stage.results()
-    assert (found, came) == ("found", "came")
-    assert unknown == calls["ending"][1]
-    assert_invariants(stage.world.engine)
+    process.step()
+    assert stage.ran_once
+    assert process.results() == ["found", calls["ending"][1], "came"]
 
 
 def test_a_stop_keeps_results_and_says_what_never_began(stage: Stage) -> None:
+    process = stage.process
+
     def stop() -> None:
-        stage.world.do(machine.interrupt, stage.chat_id)
-        stage.cancel(Cause.INTERRUPT)
+        stage.world.do(machine.interrupt, process.chat_id)
+        process.cancel(Cause.INTERRUPT)
 
     stage.ends = stop
-    stage.step()
-    assert stage.status == "waiting"
-    found, begun, untouched = stage.results()
+    process.step()
+    assert process.status == "waiting"
+    found, begun, untouched = process.results()
     assert found == "found"
     assert "It had started" in begun
     assert "stopped" in untouched
     assert "started" not in untouched
-    assert stage.ran == ["finished", "ending"]
-    assert_invariants(stage.world.engine)
+    assert [name for name, _ in stage.ran] == ["finished", "ending"]
 
 
 def test_a_stop_that_nobody_heard_of_keeps_results_all_the_same(stage: Stage) -> None:
     """The hint got lost: the step learns of it from the row, when it is to commit."""
-    stage.runtime.tools = Registry(
-        [each for each in stage.runtime.tools if each.name != "ending"]
-        + [_returning(lambda: stage.world.do(machine.interrupt, stage.chat_id))]
-    )
-    stage.step()
-    assert stage.status == "waiting"
-    assert stage.results() == ["found", "ok", "came"]
-    assert_invariants(stage.world.engine)
-
-
-def _returning(act: Callable[[], object]) -> Any:
-    @tool
-    async def ending() -> None:
-        """Bring about a stop, and be done."""
-        act()
-
-    return ending
+    process = stage.process
+    stage.ends = lambda: stage.world.do(machine.interrupt, process.chat_id)
+    stage.returns = True
+    process.step()
+    assert process.status == "waiting"
+    assert process.history()[1:] == [
+        ("assistant", ["Look.", "→finished", "→ending", "→waiting"]),
+        ("tool", ["found", "ended", "came"]),
+    ]
 
 
 def test_a_step_that_takes_too_long_keeps_results_for_the_next_attempt(stage: Stage) -> None:
-    stage.ends = lambda: stage.cancel(Cause.DEADLINE)
-    stage.step()
-    row, calls = stage.world.row(stage.chat_id), stage.calls()
+    process = stage.process
+    stage.ends = lambda: process.cancel(Cause.DEADLINE)
+    process.step()
+    row, calls = process.row, process.calls()
     assert (row["status"], row["retry_state"]["kind"]) == ("pending", "timeout")
     assert row["run_after"] is not None
     assert calls["finished"] == ("finished", "found")
     assert "unknown" in str(calls["ending"][1])
     assert calls["waiting"] == ("requested", None)
-    assert_invariants(stage.world.engine)
 
 
 def test_a_step_that_took_too_long_too_often_keeps_results_for_a_retry(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    process = stage.process
     monkeypatch.setattr(step, "may_retry", lambda _attempt: False)
-    stage.ends = lambda: stage.cancel(Cause.DEADLINE)
-    stage.step()
-    row, calls = stage.world.row(stage.chat_id), stage.calls()
+    stage.ends = lambda: process.cancel(Cause.DEADLINE)
+    process.step()
+    row, calls = process.row, process.calls()
     assert (row["status"], row["last_error"]["kind"]) == ("error", "timeout")
     assert calls["finished"] == ("finished", "found")
     assert calls["waiting"] == ("requested", None)
-    stage.world.do(machine.retry, stage.chat_id)
-    stage.step()
-    assert stage.results()[::2] == ["found", "came"]
-    assert stage.ran == ["finished", "ending", "waiting"]
-    assert_invariants(stage.world.engine)
+    stage.world.do(machine.retry, process.chat_id)
+    process.step()
+    assert process.results()[::2] == ["found", "came"]
+    assert stage.ran_once
 
 
 def test_a_step_whose_lease_is_gone_writes_nothing(stage: Stage) -> None:
+    process = stage.process
+
     def take_over() -> None:
-        lease_id: UUID = stage.world.row(stage.chat_id)["lease_id"]
-        stage.world.do(machine.recover, stage.chat_id, lease_id)
-        stage.runtime.cancel(lease_id, Cause.LEASE_LOST)
+        lease_id: UUID = process.row["lease_id"]
+        stage.world.do(machine.recover, process.chat_id, lease_id)
+        process.runtime.cancel(lease_id, Cause.LEASE_LOST)
 
     stage.ends = take_over
-    stage.step()
-    (_, *after) = stage.effects
+    process.step()
+    (_, *after) = process.effects
     assert after == [], "nothing after the message that asked for tools"
-    assert stage.calls()["finished"][1] != "found"
-    assert_invariants(stage.world.engine)
+    assert process.calls()["finished"][1] != "found"
