@@ -9,8 +9,7 @@ from sqlalchemy import Engine
 from models import claims, machine, outside, trees
 from models.engine import transaction
 from models.history import prompt_history
-from models.machine.owner import perform
-from models.machine.unlocked import Known
+from models.machine.cas_store import KnownRow, perform
 from models.sweep import sweep
 from rejoinder.core.effects import Effects, Fence
 from rejoinder.core.messages import NewMessage, Role
@@ -29,7 +28,7 @@ def hot_paths(  # noqa: C901  # a list of small ones
     engine: Engine, filled: Filled, worker_id: UUID
 ) -> Mapping[str, Callable[[], object]]:
     """By name, in the order in which they have to run: each leaves the chat for the next."""
-    held: dict[str, tuple[Fence, Known | None]] = {}
+    held: dict[str, tuple[Fence, KnownRow | None]] = {}
 
     def claim() -> None:
         got = claims.claim(engine, filled.pending, worker_id, dead_after=DEAD_AFTER)

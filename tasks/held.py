@@ -16,7 +16,7 @@ from uuid import UUID
 from models import machine, snapshot, steps
 from models.claims import Claim
 from models.engine import reading, transaction
-from models.machine.owner import perform
+from models.machine.cas_store import perform
 from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.decide import Entry
 from rejoinder.core.effects import Dispatch, Effects, Fence

@@ -17,8 +17,7 @@ from uuid_utils.compat import uuid7
 from models import claims, machine
 from models.engine import transaction
 from models.machine import NewChat, keys
-from models.machine.owner import perform
-from models.machine.unlocked import Known
+from models.machine.cas_store import KnownRow, perform
 from rejoinder.core.effects import Effects, Fence
 from rejoinder.core.messages import CallKind, CallPlan, Failure, NewMessage, Role
 from rejoinder.core.parts import Part, Text, ToolCall
@@ -80,7 +79,7 @@ class World:
         """Register a worker."""
         self.engine = engine
         self.worker_id = self.worker()
-        self.known: dict[UUID, Known] = {}
+        self.known: dict[UUID, KnownRow] = {}
         """By lease, what its owner knows. Without it, transitions run under the lock."""
 
     def worker(self, name: str = "worker") -> UUID:

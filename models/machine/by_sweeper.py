@@ -145,6 +145,8 @@ def _waits_for_others(change: Change, open_calls: calls.Calls) -> bool:
         return False
     named = [each for call in awaited for each in call.waits_for or ()]
     busy = set(
-        change.tx.scalars(select(Chat.id).where(Chat.id.in_(named), Chat.status.not_in(AT_REST)))
+        change.store.session.scalars(
+            select(Chat.id).where(Chat.id.in_(named), Chat.status.not_in(AT_REST))
+        )
     )
     return all(busy.intersection(call.waits_for or ()) for call in awaited)

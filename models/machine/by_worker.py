@@ -8,11 +8,10 @@ is in `claim.py`, as one statement.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from sqlalchemy.orm import Session
-
 from models import trees
 from models.machine import calls, history, queue
 from models.machine.change import Change, after, begin
+from models.machine.store import AnyStore, store_of
 from models.tables import Turn
 from rejoinder.core import parts
 from rejoinder.core.effects import Effects, Event, EventKind, Fence
@@ -32,7 +31,7 @@ from rejoinder.core.state import Status, Transition
 
 
 def record(
-    tx: Session,
+    tx: AnyStore,
     fence: Fence,
     message: NewMessage,
     *,
@@ -49,7 +48,7 @@ def record(
     return change.effects()
 
 
-def start_tools(tx: Session, fence: Fence, call_ids: Iterable[str]) -> Effects:
+def start_tools(tx: AnyStore, fence: Fence, call_ids: Iterable[str]) -> Effects:
     """start_tools: running → running; calls left over from another worker are about to run."""
     change = begin(tx, fence.chat_id, Transition.START_TOOLS, fence=fence)
     calls.start(change, calls.unsettled(change), call_ids)
@@ -57,7 +56,7 @@ def start_tools(tx: Session, fence: Fence, call_ids: Iterable[str]) -> Effects:
 
 
 def commit(
-    tx: Session,
+    tx: AnyStore,
     fence: Fence,
     *,
     message: NewMessage | None = None,
@@ -67,22 +66,22 @@ def commit(
     """commit: running → pending; the step is done and there is more to do.
 
     To `stay` is to claim the chat again in the same breath, for the worker's next step: running →
-    running, under a new lease. Only on what the owner knows: if somebody else has had to do with
-    the chat, it is anybody's.
+    running, under a new lease. Only by compare-and-set: if somebody else has had to do with the
+    chat, it is anybody's.
     """
     change = begin(tx, fence.chat_id, Transition.COMMIT, fence=fence)
     _answer(change, results)
     if message is not None:
         _record(change, message, {}, ())
     change.chat.crashes = 0
-    if stay and change.unlocked is not None and not change.chat.queue_length:
+    if stay and change.store.can_stay and not change.chat.queue_length:
         change.stay()
     else:
         queue.go_on(change)
     return change.effects()
 
 
-def store_compaction(tx: Session, fence: Fence, compaction: Compaction) -> Effects:
+def store_compaction(tx: AnyStore, fence: Fence, compaction: Compaction) -> Effects:
     """store_compaction: running → pending, or, if only that was asked for, the turn is over."""
     change = begin(tx, fence.chat_id, Transition.STORE_COMPACTION, fence=fence)
     _refuse_open_calls(change, "History cannot be compacted")
@@ -92,7 +91,7 @@ def store_compaction(tx: Session, fence: Fence, compaction: Compaction) -> Effec
     done = {**compaction.told, "state": "finished"}
     change.events.append(Event(EventKind.COMPACTION, done))  # before the next step tells anything
     change.chat.crashes = 0
-    turn = tx.get_one(Turn, change.chat.turn_id)
+    turn = change.store.session.get_one(Turn, change.chat.turn_id)
     if turn.kind is TurnKind.COMPACTION:
         history.end_turn(change, TurnState.FINISHED)
         queue.rest_or_next(change)
@@ -102,7 +101,7 @@ def store_compaction(tx: Session, fence: Fence, compaction: Compaction) -> Effec
 
 
 def finish_turn(
-    tx: Session,
+    tx: AnyStore,
     fence: Fence,
     *,
     message: NewMessage | None = None,
@@ -128,7 +127,7 @@ def finish_turn(
 
 
 def retry_later(  # noqa: PLR0913  # all but two are named
-    tx: Session,
+    tx: AnyStore,
     fence: Fence,
     *,
     delay_seconds: float,
@@ -158,7 +157,7 @@ def retry_later(  # noqa: PLR0913  # all but two are named
 
 
 def require_action(
-    tx: Session, fence: Fence, *, deadline_seconds: float, results: Iterable[ToolResult] = ()
+    tx: AnyStore, fence: Fence, *, deadline_seconds: float, results: Iterable[ToolResult] = ()
 ) -> Effects:
     """require_action: running → requires_action; `results` are those of the other calls."""
     change = begin(tx, fence.chat_id, Transition.REQUIRE_ACTION, fence=fence)
@@ -176,7 +175,12 @@ def require_action(
 
 
 def exceed_budget(
-    tx: Session, fence: Fence, *, budget: Budget, deadline_seconds: float, spent: Mapping[str, Json]
+    tx: AnyStore,
+    fence: Fence,
+    *,
+    budget: Budget,
+    deadline_seconds: float,
+    spent: Mapping[str, Json],
 ) -> Effects:
     """exceed_budget: running → requires_action, until the budget is raised.
 
@@ -184,7 +188,7 @@ def exceed_budget(
     the chat again: it is runnable at once, and looks anew. The root is locked first, as by whoever
     changes the budget.
     """
-    allowed = trees.lock_budget(tx, fence.chat_id)
+    allowed = trees.lock_budget(store_of(tx).session, fence.chat_id)
     change = begin(tx, fence.chat_id, Transition.EXCEED_BUDGET, fence=fence)
     _refuse_open_calls(change, "The chat cannot wait for its budget")
     change.chat.crashes = 0
@@ -203,7 +207,7 @@ def exceed_budget(
 
 
 def sleep(
-    tx: Session, fence: Fence, *, deadline_seconds: float, results: Iterable[ToolResult] = ()
+    tx: AnyStore, fence: Fence, *, deadline_seconds: float, results: Iterable[ToolResult] = ()
 ) -> Effects:
     """sleep: running → sleeping; pending at once if what it would wait for has come already."""
     change = begin(tx, fence.chat_id, Transition.SLEEP, fence=fence)
@@ -220,7 +224,7 @@ def sleep(
 
 
 def fail(  # noqa: PLR0913  # all but three are named
-    tx: Session,
+    tx: AnyStore,
     fence: Fence,
     failure: Failure,
     *,
@@ -240,7 +244,7 @@ def fail(  # noqa: PLR0913  # all but three are named
     return change.effects()
 
 
-def give_up(tx: Session, fence: Fence, failure: Failure) -> Effects:
+def give_up(tx: AnyStore, fence: Fence, failure: Failure) -> Effects:
     """fail, where even that cannot be stored: the chat's row and its turn, and nothing else.
 
     Calls stay as they are; a retry finds out what became of them.
@@ -252,7 +256,7 @@ def give_up(tx: Session, fence: Fence, failure: Failure) -> Effects:
 
 
 def release(
-    tx: Session,
+    tx: AnyStore,
     fence: Fence,
     *,
     results: Iterable[ToolResult] = (),
@@ -274,7 +278,7 @@ def release(
 
 
 def finish_interrupt(
-    tx: Session,
+    tx: AnyStore,
     fence: Fence,
     *,
     partial: NewMessage | None = None,

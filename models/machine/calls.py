@@ -11,13 +11,11 @@ from datetime import datetime, timedelta
 from typing import cast
 from uuid import UUID
 
-from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from models.base import table_of
 from models.machine.change import Change
 from models.machine.history import append, generated
-from models.machine.rows import Row
+from models.machine.store import OPEN_CALLS
 from models.tables import ToolCallRow
 from models.types import as_json, escaped
 from rejoinder.core import parts
@@ -49,33 +47,19 @@ _STARTED = " It had started; what it did until then is unknown."
 _SENT = " Another app has it: it may still be running, or may yet be run. Its outcome is unknown."
 
 Calls = Sequence[ToolCallRow]
-_TABLE = table_of(ToolCallRow)
-_UNSETTLED = (
-    select(_TABLE)
-    .where(_TABLE.c.chat_id == bindparam("chat_id"), ~_TABLE.c.settled)
-    .order_by(_TABLE.c.id)
-)
 
 
 def unsettled(change: Change) -> Calls:
-    """The calls that history waits for, in call order. Index: tool_calls_open."""
-    if change.unlocked is not None:
-        rows = change.unlocked.open_calls()
-        change.has_open_calls = bool(rows)
-        return cast("Calls", rows)
-    change.write()  # reading rows anew would undo answers that are not written yet
-    found: list[ToolCallRow] = []
-    for values in change.tx.execute(_UNSETTLED, {"chat_id": change.chat.id}).mappings():
-        row = change.calls.setdefault(values["id"], Row())
-        row.read({**values})
-        found.append(cast("ToolCallRow", row))
+    """The calls that history waits for, in call order."""
+    change.flush()  # reading rows anew would undo answers that are not written yet
+    found = change.store.open_calls(change.chat.id)
     change.has_open_calls = bool(found)
-    return found
+    return cast("Calls", found)
 
 
 def looked_at(tx: Session, chat_id: UUID) -> Calls:
     """The same, for somebody who only looks. No lock."""
-    return cast("Calls", tx.execute(_UNSETTLED, {"chat_id": chat_id}).all())
+    return cast("Calls", tx.execute(OPEN_CALLS, {"chat_id": chat_id}).all())
 
 
 def unanswered(calls: Calls, kind: CallKind | None = None) -> Calls:
@@ -102,8 +86,7 @@ def record(
         ],
     )
     change.has_open_calls = bool(planned)
-    if change.unlocked is not None:
-        change.unlocked.open(_known(change, planned, starting))
+    change.store.note_calls(_known(change, planned, starting))
     if any(plan.kind is CallKind.EXTERNAL and c.call_id in starting for c, plan in planned):
         send(change, [call for call in unsettled(change) if call.call_id in starting])
 

@@ -1,8 +1,9 @@
-"""One chat under its lock, being changed by one transition.
+"""One chat, being changed by one transition.
 
 Every transition opens a `Change` (lock the row, check the table, check the fence), writes through
 it, and ends with `effects()` (check the table again, bump the versions, write the row once). The
 columns that belong to a status are set in one place, `to`, so that no transition can forget one.
+Rows are read and written by its `Store`: under the lock, or by compare-and-set (`store.py`).
 """
 
 from collections.abc import Mapping
@@ -10,14 +11,14 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
-from sqlalchemy import bindparam, exists, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
 from models.base import table_of
-from models.machine.rows import Row, store
-from models.machine.unlocked import NeedsLockError, Unlocked, unlocked_of
-from models.tables import Chat, QueuedMessage, ToolCallRow
+from models.machine.rows import Row
+from models.machine.store import AnyStore, store_of
+from models.tables import Chat, QueuedMessage
 from rejoinder.core.effects import (
     Cause,
     Dispatch,
@@ -35,47 +36,34 @@ from rejoinder.core.messages import ActionKind, Failure
 from rejoinder.core.parts import Json
 from rejoinder.core.state import AT_REST, LEASED, TABLE, Actor, Status, Transition, targets
 
-_CHATS, _CALLS = table_of(Chat), table_of(ToolCallRow)
-_LOCK = (
-    select(
-        *_CHATS.c,
-        func.clock_timestamp().label("now"),
-        exists()
-        .where(_CALLS.c.chat_id == bindparam("chat_id"), ~_CALLS.c.settled)
-        .label("has_open_calls"),
-    )
-    .where(_CHATS.c.id == bindparam("chat_id"))
-    .with_for_update(of=_CHATS, key_share=True)
-)
+_CHATS = table_of(Chat)
 _NOW = select(func.clock_timestamp())
 _BORN = _CHATS.insert().returning(*_CHATS.c)
 _BLANK: Mapping[str, Any] = dict.fromkeys(column.name for column in _CHATS.columns)
 
 
 class Change:
-    """The chat's row, locked, and what the transition has done to it so far."""
+    """The chat's row, and what the transition has done to it so far."""
 
     def __init__(
         self,
-        tx: Session,
+        store: AnyStore,
         chat: Chat,
         now: datetime,
         transition: Transition,
         *,
         has_open_calls: bool = False,
     ) -> None:
-        """Wrap a row that this transaction has locked or inserted, or that its owner knows."""
-        self.tx = tx
-        self.unlocked = unlocked_of(tx)
-        """Set if the transition runs on what the chat's owner knows (see `unlocked.py`)."""
+        """Wrap a row that the store has locked or inserted, or that the lease holder knows."""
+        self.store = store_of(store)
         self.chat = chat
         self.now = now
         self.transition = transition
         self.has_open_calls = has_open_calls
         """Whether history waits for calls; who holds the lease can rely on it from the start.
 
-        It was read before the wait for the lock, if there was one: only an owner's calls cannot
-        have changed meanwhile. `calls.unsettled` reads it anew for everybody.
+        It was read before the wait for the lock, if there was one: only a lease holder's calls
+        cannot have changed meanwhile. `calls.unsettled` reads it anew for everybody.
         """
         self.before = None if transition is Transition.CREATE else chat.status
         self.seen_before = {} if self.before is None else _seen(chat)
@@ -85,8 +73,6 @@ class Change:
         self.queue_changed = False
         self.stays = False
         self.message_ids: list[int] = []
-        self.calls: dict[int, Row] = {}
-        """Rows of tool calls that were read, by their id."""
         self.events: list[Event] = []
         self.hints: list[Hint] = []
         self.ended: list[TurnEnd] = []
@@ -134,7 +120,7 @@ class Change:
         self.chat.lease_id = uuid7()
         self.chat.step_id = uuid7()
         self.stays = True
-        cast("Unlocked", self.unlocked).add("stay")
+        self.store.stay()
 
     def touch_history(self) -> None:
         """Note that history is not what it was: readers reload, attempts count from 0 again."""
@@ -174,22 +160,12 @@ class Change:
             self.events.append(Event(EventKind.STATUS, told))
         if chat.last_error is not None and self.before is not Status.ERROR:
             self.events.append(Event(EventKind.ERROR, chat.last_error))
-        if self.unlocked is not None:
-            self.unlocked.end(cast("Row", chat))
-        else:
-            self.write()
+        self.store.end(chat)
         return self._effects(changed=True, turn_id=turn_id, queued_id=queued_id)
 
-    def write(self) -> None:
-        """Write what was changed so far of the chat and of its calls."""
-        if self.unlocked is not None:
-            return  # all at once, at the end
-        if isinstance(self.chat, Row):
-            store(self.tx, _CHATS, self.chat)
-        else:
-            self.tx.flush()  # one of a whole tree, which was read at once
-        for call in self.calls.values():
-            store(self.tx, _CALLS, call)
+    def flush(self) -> None:
+        """Have what was changed so far written before it is read again."""
+        self.store.flush(self.chat)
 
     def _effects(
         self, *, changed: bool, turn_id: UUID | None = None, queued_id: int | None = None
@@ -228,7 +204,7 @@ class Change:
             .where(QueuedMessage.chat_id == self.chat.id)
             .order_by(QueuedMessage.position)
         )
-        ids = list(self.tx.scalars(waiting)) if self.chat.queue_length else []
+        ids = list(self.store.session.scalars(waiting)) if self.chat.queue_length else []
         length = self.chat.queue_length
         return Event(EventKind.QUEUE, {"length": length, "ids": ids, "added": self.queued})
 
@@ -260,23 +236,14 @@ def born(tx: Session, given: Mapping[str, Any]) -> Change:
 
 
 def begin(
-    tx: Session, chat_id: UUID, transition: Transition, *, fence: Fence | None = None
+    store: AnyStore, chat_id: UUID, transition: Transition, *, fence: Fence | None = None
 ) -> Change:
-    """Lock the chat, or take it as its owner knows it; refuse if this may not happen now.
-
-    FOR NO KEY UPDATE: excludes every other transition of this chat, but not the foreign-key checks
-    of its messages and children.
-    """
-    if (unlocked := unlocked_of(tx)) is not None:
-        if fence is None:
-            raise NeedsLockError(transition)  # an owner's word is only as good as its lease
-        values, now, has_open_calls = unlocked.look()
-    else:
-        found = tx.execute(_LOCK, {"chat_id": chat_id}).mappings().one_or_none()
-        if found is None:
-            raise _refusal(transition, f"There is no chat {chat_id}", "check its id")
-        values = dict(found)
-        now, has_open_calls = values.pop("now"), values.pop("has_open_calls")
+    """Lock the chat, or take it as its lease holder knows it; refuse if this may not happen now."""
+    store = store_of(store)
+    found = store.look(chat_id, fence)
+    if found is None:
+        raise _refusal(transition, f"There is no chat {chat_id}", "check its id")
+    values, now, has_open_calls = found
     row = Row()
     row.read(values)
     chat = cast("Chat", row)
@@ -292,7 +259,7 @@ def begin(
     if chat.archived and not rule.on_archived:
         raise _refusal(transition, "The chat is archived", "unarchive it first")
     if targets(transition, chat.status, queued=chat.queue_length > 0):
-        return Change(tx, chat, now, transition, has_open_calls=has_open_calls)
+        return Change(store, chat, now, transition, has_open_calls=has_open_calls)
     if fence is not None and chat.status is Status.INTERRUPTING:
         raise StopRequested(
             f"Stop was asked for in chat {chat_id}", "save what was produced with finish_interrupt"

@@ -2,7 +2,7 @@
 
 A transition like the others in here, and the only one that needs no function of its own: `pending`
 and due, to `running`, under a new lease. It also tells the owner all that it has to know of the
-chat's rows to go on from there (`unlocked.py`).
+chat's rows to go on from there (`cas_store.py`).
 """
 
 import time
@@ -17,8 +17,8 @@ from sqlalchemy import Engine
 from uuid_utils.compat import uuid7
 
 from models.base import table_of
+from models.machine.cas_store import KnownRow
 from models.machine.one_statement import CLAIMED
-from models.machine.unlocked import Known
 from models.prepared import Prepared
 from models.tables import Chat
 from models.types import unescaped
@@ -93,7 +93,7 @@ class Claim:
     snapshot_version: int
     crashes: int
     step_id: UUID
-    known: Known | None = None
+    known: KnownRow | None = None
     """What the owner knows of the chat's rows; None: they have to be read."""
     around: Around | None = None
     """What stands around them; None: it has to be read."""
@@ -171,8 +171,8 @@ def chat_of(row: SimpleNamespace) -> dict[str, Any]:
     return chat
 
 
-def _known(row: SimpleNamespace) -> Known:
-    return Known(
+def _known(row: SimpleNamespace) -> KnownRow:
+    return KnownRow(
         chat=chat_of(row),
         now=row.now,
         read_at=time.monotonic(),

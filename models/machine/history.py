@@ -9,61 +9,19 @@ from dataclasses import fields, replace
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Uuid, and_, bindparam, func, or_, select, text, update
+from sqlalchemy import func, select, update
 from uuid_utils.compat import uuid7
 
 from models.base import table_of
 from models.machine.change import Change
-from models.machine.one_statement import CALLS
-from models.machine.unlocked import Unlocked
 from models.tables import Message, Turn
-from models.types import AnyText, Content, as_json, escaped, plain
+from models.types import plain
 from rejoinder.core import parts
 from rejoinder.core.effects import Event, EventKind, TurnEnd
 from rejoinder.core.messages import Failure, NewMessage, Role, TurnKind, TurnState, Usage
 from rejoinder.core.money import dollars
 from rejoinder.core.parts import Json
 
-_APPEND = text("""
-WITH m AS (
-    INSERT INTO rejoinder.messages
-           (chat_id, turn_id, role, visibility, compressed, revision, parts, model, context_limit,
-            runtime_ms, stop_reason, request_id, cost_micros, input_tokens, output_tokens,
-            cache_read_tokens, cache_write_tokens, reasoning_tokens)
-    VALUES (:chat_id, :turn_id, :role, :visibility, :compressed, :revision, :parts, :model,
-            :context_limit, :runtime_ms, :stop_reason, :request_id, :cost_micros, :input_tokens,
-            :output_tokens, :cache_read_tokens, :cache_write_tokens, :reasoning_tokens)
-    RETURNING id, created_at
-), t AS (
-    UPDATE rejoinder.turns SET steps = steps + 1 WHERE :is_step AND id = :turn_id
-), k AS (
-    INSERT INTO rejoinder.tool_calls
-           (chat_id, message_id, call_id, name, arguments, kind, delivery, external_id, approval,
-            patience, default_answer, waits_for, state, started_at)
-    SELECT :chat_id, m.id, c.call_id, c.name, c.arguments, c.kind, c.delivery, c.external_id,
-           c.approval, c.patience, c.default_answer, CAST(c.waits_for AS uuid[]), c.state,
-           c.started_at
-      FROM m, unnest(
-           CAST(:call_id AS text[]), CAST(:name AS text[]), CAST(:arguments AS json[]),
-           CAST(:kind AS text[]), CAST(:delivery AS text[]), CAST(:external_id AS text[]),
-           CAST(:approval AS text[]), CAST(:patience AS double precision[]),
-           CAST(:default_answer AS json[]), CAST(:waits_for AS text[]), CAST(:state AS text[]),
-           CAST(:started_at AS timestamptz[]))
-           AS c(call_id, name, arguments, kind, delivery, external_id, approval, patience,
-                default_answer, waits_for, state, started_at)
-)
-SELECT id, created_at FROM m
-""").bindparams(
-    bindparam("chat_id", type_=Uuid),
-    bindparam("turn_id", type_=Uuid),
-    bindparam("parts", type_=Content),
-    bindparam("request_id", type_=AnyText),
-)
-"""The message, the step that it was, and the calls it holds: one round trip.
-
-Calls come as arrays: Postgres' functions that take JSON apart cannot read all that we store.
-"""
-_OF_CALLS = tuple(CALLS)
 _NEW_TURN = table_of(Turn).insert()
 
 
@@ -93,15 +51,8 @@ def append(
         "request_id": message.request_id,
         "cost_micros": message.cost_micros,
         **vars(message.usage),
-        "is_step": is_step,
-        **{name: [call[name] for call in calls] for name in _OF_CALLS},
     }
-    if change.unlocked is not None:
-        message_id, created_at = change.unlocked.append(message), change.now
-        _note(change.unlocked, message_id, given)
-    else:
-        row = change.tx.execute(_APPEND, given).one()
-        message_id, created_at = int(row.id), row.created_at
+    message_id, created_at = change.store.append(message, given, calls, is_step=is_step)
     change.touch_history()
     change.message_ids.append(message_id)
     change.events.append(
@@ -115,23 +66,11 @@ def append(
                 "parts": stored,
                 "model": message.model,
                 "usage": cost_of(message),
-                "created_at": created_at.isoformat(),
+                "created_at": (created_at or change.now).isoformat(),
             },
         )
     )
     return message_id
-
-
-def _note(unlocked: Unlocked, message_id: int, given: dict[str, Any]) -> None:
-    """Have the same written with the rest of the transition."""
-    calls = {name: given.pop(name) for name in _OF_CALLS}
-    if given.pop("is_step"):
-        unlocked.add("turn_step")
-    if calls["call_id"]:
-        unlocked.add("new_calls", **calls)
-    given |= {"parts": as_json(given["parts"]), "id": message_id}
-    given["request_id"] = given["request_id"] and escaped(given["request_id"])
-    unlocked.add("message", **given)
 
 
 def cost_of(message: NewMessage | Message) -> dict[str, Json]:
@@ -188,16 +127,14 @@ def open_turn(
     """Begin a turn, or let a queued one begin. The one before it must be over."""
     turn_id = turn_id or uuid7()
     if queued:
-        change.tx.execute(
+        change.store.session.execute(
             update(Turn)
             .where(Turn.id == turn_id)
             .values(state=TurnState.OPEN, message_id=message_id)
         )
-    elif change.unlocked is not None:
-        change.unlocked.add("new_turn", id=turn_id, kind=kind, message_id=message_id)
     else:
         values = {"id": turn_id, "chat_id": change.chat.id, "kind": kind, "message_id": message_id}
-        change.tx.execute(_NEW_TURN, {**values, "state": TurnState.OPEN})
+        change.store.session.execute(_NEW_TURN, {**values, "state": TurnState.OPEN})
     change.chat.turn_id = turn_id
     change.chat.woken = False
     change.chat.crashes = 0
@@ -220,43 +157,24 @@ def end_turn(
     change.chat.woken = False
     error = failure.to_json() if failure else None
     answer_id, text = answer or (None, None)
-    if change.unlocked is not None:
-        step = change.unlocked.parts.pop("turn_step", None)
-        change.unlocked.add(
-            "turn_end",
-            id=turn_id,
-            steps=0 if step is None else 1,
-            state=state,
-            ended_at=change.now,
-            answer_id=answer_id,
-            error=error and as_json(error),
-        )
-        change.ended.append(TurnEnd(turn_id, state, answer_id, text, error))
-        return  # who had joined it is known once it is written
-    joined = and_(Turn.joined_id == turn_id, Turn.state == TurnState.JOINED)
-    over = change.tx.scalars(
-        update(Turn)
-        .where(or_(Turn.id == turn_id, joined))
-        .values(state=state, ended_at=change.now, answer_id=answer_id, error=error)
-        .returning(Turn.id)
-        .execution_options(synchronize_session=False)
-    ).all()
-    for each in sorted(over, key=lambda each: each != turn_id):
-        change.ended.append(TurnEnd(each, state, answer_id, text, error))
+    over = change.store.end_turn(
+        turn_id, state=state, ended_at=change.now, answer_id=answer_id, error=error
+    )
+    change.ended.extend(TurnEnd(each, state, answer_id, text, error) for each in over)
 
 
 def is_open(change: Change, turn_id: UUID | None) -> bool:
     """Whether this is the open turn, or one that has joined it. None stands for any."""
     if turn_id in (None, change.chat.turn_id):
         return True
-    turn = change.tx.get(Turn, turn_id, populate_existing=True)
+    turn = change.store.session.get(Turn, turn_id, populate_existing=True)
     return bool(turn and turn.state is TurnState.JOINED and turn.joined_id == change.chat.turn_id)
 
 
 def last_answer(change: Change) -> tuple[int, str] | None:
     """The last assistant message of the open turn that a person can read."""
     opened = select(Turn.message_id).where(Turn.id == change.chat.turn_id)
-    rows = change.tx.execute(
+    rows = change.store.session.execute(
         select(Message.id, Message.parts)
         .where(
             Message.chat_id == change.chat.id,

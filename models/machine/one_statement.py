@@ -1,4 +1,4 @@
-"""The one statement that writes a transition of an owner's: parts that all hang on the first.
+"""The one statement that writes a lease holder's transition: parts that all hang on the first.
 
 `chat` is compare and set, by primary key: it locks that row, waits for whoever has it, and then
 looks at the row as it is by then. The other parts take their one row from it, so either all is
@@ -135,13 +135,6 @@ def _answers(of_one: tuple[str, ...]) -> str:
 )"""  # noqa: S608
 
 
-def _new_turn(_: tuple[str, ...]) -> str:
-    return """n AS (
-    INSERT INTO rejoinder.turns (id, chat_id, kind, message_id, state)
-    SELECT %(new_turn_id)s, c.id, %(new_turn_kind)s, %(new_turn_message_id)s, 'open' FROM c
-)"""
-
-
 def _turn_step(_: tuple[str, ...]) -> str:
     return """t AS (
     UPDATE rejoinder.turns AS t SET steps = t.steps + 1 FROM c WHERE t.id = %(message_turn_id)s
@@ -173,7 +166,6 @@ _PARTS: Mapping[str, Callable[[tuple[str, ...]], str]] = {
     "message": _message,
     "new_calls": _new_calls,
     "answers": _answers,
-    "new_turn": _new_turn,
     "turn_step": _turn_step,
     "turn_end": _turn_end,
     "step": _step,
@@ -188,7 +180,7 @@ def _statement(columns: tuple[str, ...], parts: Shape) -> Prepared:
     changes = ", ".join(f"{column} = %(chat_{column})s" for column in columns)
     first = f"""WITH c AS (
     UPDATE rejoinder.chats SET {changes}
-     WHERE id = %(chat_id)s AND snapshot_version = %(expected)s
+     WHERE id = %(chat_id)s AND snapshot_version = %(expected)s AND lease_id = %(lease_id)s
     RETURNING id, snapshot_version, updated_at
 )"""  # noqa: S608  # names of our own columns
     names = [name for name, _ in parts]
@@ -211,10 +203,17 @@ class Written:
 
 
 def execute(
-    engine: Engine, chat_id: UUID, expected: int, parts: Mapping[str, Mapping[str, Any]]
+    engine: Engine,
+    chat_id: UUID,
+    expected: int,
+    lease_id: UUID,
+    parts: Mapping[str, Mapping[str, Any]],
 ) -> Written | None:
-    """Write the parts; None if the chat is not as expected."""
-    given: dict[str, Any] = {"chat_id": chat_id, "expected": expected}
+    """Write the parts; None if the chat is not as expected, or the lease is gone.
+
+    The version alone would not do: after a failover that lost a commit, versions repeat.
+    """
+    given: dict[str, Any] = {"chat_id": chat_id, "expected": expected, "lease_id": lease_id}
     how = _processors(engine.dialect)
     for name, value in parts["chat"].items():
         given[f"chat_{name}"] = how[name](value)

@@ -34,7 +34,7 @@ def enqueue(
             "wait until it has caught up, or delete some of them",
         )
     turn_id = turn_id or uuid7()
-    change.tx.execute(
+    change.store.session.execute(
         insert(Turn).values(
             id=turn_id, chat_id=chat.id, kind=TurnKind.MESSAGE, state=TurnState.QUEUED
         )
@@ -42,7 +42,7 @@ def enqueue(
     last = select(func.coalesce(func.max(QueuedMessage.position), 0) + 1).where(
         QueuedMessage.chat_id == chat.id
     )
-    queued_id, created_at = change.tx.execute(
+    queued_id, created_at = change.store.session.execute(
         insert(QueuedMessage)
         .values(
             chat_id=chat.id,
@@ -85,7 +85,7 @@ def join(change: Change) -> bool:
         return False
     joined = list(_take_steering(change))
     for message_id, turn_id in joined:
-        change.tx.execute(
+        change.store.session.execute(
             update(Turn)
             .where(Turn.id == turn_id)
             .values(state=TurnState.JOINED, message_id=message_id, joined_id=change.chat.turn_id)
@@ -95,7 +95,7 @@ def join(change: Change) -> bool:
 
 
 def _take_steering(change: Change) -> Iterator[tuple[int, UUID]]:
-    rows = change.tx.execute(
+    rows = change.store.session.execute(
         delete(QueuedMessage)
         .where(QueuedMessage.chat_id == change.chat.id, QueuedMessage.steer)
         .returning(
@@ -115,7 +115,7 @@ def _take_steering(change: Change) -> Iterator[tuple[int, UUID]]:
 
 
 def _can_be_steered(change: Change) -> bool:
-    change.write()
+    change.flush()
     chat_id = change.chat.id
     waits = exists().where(ToolCallRow.chat_id == chat_id, ~ToolCallRow.settled)
     last = select(func.max(Message.id)).where(Message.chat_id == chat_id, ~Message.deleted)
@@ -124,7 +124,7 @@ def _can_be_steered(change: Change) -> bool:
         Message.id == last.scalar_subquery(),
         Message.stop_reason == StopReason.PAUSE,
     )
-    kind, waiting = change.tx.execute(
+    kind, waiting = change.store.session.execute(
         select(Turn.kind, or_(waits, paused)).where(Turn.id == change.chat.turn_id)
     ).one()
     return kind is not TurnKind.COMPACTION and not waiting
@@ -132,7 +132,7 @@ def _can_be_steered(change: Change) -> bool:
 
 def queued(change: Change, queued_id: int) -> QueuedMessage:
     """One queued message of this chat."""
-    found = change.tx.scalars(
+    found = change.store.session.scalars(
         select(QueuedMessage).where(
             QueuedMessage.id == queued_id, QueuedMessage.chat_id == change.chat.id
         )
@@ -147,11 +147,11 @@ def queued(change: Change, queued_id: int) -> QueuedMessage:
 
 def move_to_front(change: Change, message: QueuedMessage) -> None:
     """Make a queued message the next one."""
-    first = change.tx.scalar(
+    first = change.store.session.scalar(
         select(func.min(QueuedMessage.position)).where(QueuedMessage.chat_id == change.chat.id)
     )
     if first is not None and message.position != first:
-        change.tx.execute(
+        change.store.session.execute(
             update(QueuedMessage)
             .where(QueuedMessage.id == message.id)
             .values(position=first - 1)
@@ -168,7 +168,7 @@ def promote_head(change: Change) -> UUID:
         .order_by(QueuedMessage.position)
         .limit(1)
     )
-    row = change.tx.execute(
+    row = change.store.session.execute(
         delete(QueuedMessage)
         .where(QueuedMessage.id == head.scalar_subquery())
         .returning(QueuedMessage.turn_id, QueuedMessage.parts, QueuedMessage.model)
@@ -187,7 +187,7 @@ def promote_head(change: Change) -> UUID:
 def remove_queued(change: Change, message: QueuedMessage) -> None:
     """Delete one queued message; whoever waits for its turn is told."""
     _cancel_turns(change, [message.turn_id])
-    change.tx.execute(
+    change.store.session.execute(
         delete(QueuedMessage)
         .where(QueuedMessage.id == message.id)
         .execution_options(synchronize_session=False)
@@ -199,7 +199,7 @@ def clear_queue(change: Change) -> None:
     """Delete all queued messages."""
     if not change.chat.queue_length:
         return
-    turn_ids = change.tx.scalars(
+    turn_ids = change.store.session.scalars(
         delete(QueuedMessage)
         .where(QueuedMessage.chat_id == change.chat.id)
         .returning(QueuedMessage.turn_id)
@@ -219,7 +219,7 @@ def rest_or_next(change: Change) -> None:
 
 
 def _cancel_turns(change: Change, turn_ids: list[UUID]) -> None:
-    change.tx.execute(
+    change.store.session.execute(
         update(Turn)
         .where(Turn.id.in_(turn_ids))
         .values(state=TurnState.CANCELLED, ended_at=change.now)

@@ -65,8 +65,8 @@ OF_MACHINE: tuple[Mutant, ...] = (
     Mutant(
         "the turn never ends",
         _M + "history.py",
-        ".values(state=state, ended_at=change.now, answer_id=answer_id, error=error)",
-        ".values(answer_id=answer_id)",
+        "turn_id, state=state, ended_at=change.now, answer_id=answer_id, error=error",
+        "turn_id, state='open', ended_at=None, answer_id=answer_id, error=error",
     ),
     Mutant(
         "a crash runs every call again",
@@ -121,6 +121,14 @@ OF_MACHINE: tuple[Mutant, ...] = (
         "AND snapshot_version = %(expected)s",
         "AND snapshot_version >= %(expected)s",
         OWNER,
+    ),
+    Mutant(
+        "a version is as good as a lease",
+        _M + "one_statement.py",
+        " AND lease_id = %(lease_id)s",
+        "",
+        OWNER,
+        "failover",
     ),
     Mutant(
         "a claim trusts old news",

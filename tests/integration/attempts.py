@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from models.engine import transaction
-from models.machine.owner import on_what_is_known
+from models.machine.cas_store import compare_and_set
 from rejoinder.core.errors import Refused
 
 if TYPE_CHECKING:
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from sqlalchemy import Engine
-    from sqlalchemy.orm import Session
 
     from models.claims import Claim
-    from models.machine.unlocked import Known
+    from models.machine.cas_store import KnownRow
 
 
 class Attempts:
@@ -29,7 +28,7 @@ class Attempts:
     def __init__(self, engine: Engine) -> None:
         """Know nothing yet."""
         self._engine = engine
-        self._known: dict[UUID, Known | None] = {}
+        self._known: dict[UUID, KnownRow | None] = {}
         self._count = 0
         self.unlocked = 0
         """How many went without the lock."""
@@ -38,12 +37,12 @@ class Attempts:
         """Remember what the claim told."""
         self._known[claim.fence.chat_id] = claim.known
 
-    def run(self, act: Callable[[Session], Any], chat_id: UUID | None = None) -> Any:
+    def run(self, act: Callable[[Any], Any], chat_id: UUID | None = None) -> Any:
         """What it gives, or why it is refused."""
         self._count += 1
         known = self._known.get(chat_id) if chat_id and self._count % 3 else None
         if known is not None and chat_id is not None:
-            done = on_what_is_known(self._engine, known, act)
+            done = compare_and_set(self._engine, known, act)
             if done is not None:
                 self._known[chat_id] = done.known
                 self.unlocked += 1

@@ -9,7 +9,7 @@ import pytest
 from celery.app.task import Context
 
 from models import claims, machine, snapshot
-from models.machine.owner import perform
+from models.machine.cas_store import perform
 from rejoinder.core.effects import Cause, Dispatch, Effects
 from rejoinder.core.errors import Stale
 from rejoinder.core.messages import CallPlan, WhenBusy

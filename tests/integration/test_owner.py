@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, text
 
 from models import claims, machine, snapshot
 from models.engine import at_once, autocommit, make_engine
-from models.machine.owner import perform
+from models.machine.cas_store import perform
 from rejoinder.core.errors import Stale, StopRequested
 from rejoinder.core.messages import CallPlan, Delivery, Failure, NewMessage, Role, Usage, WhenBusy
 from rejoinder.core.model import StopReason
@@ -179,6 +179,25 @@ def test_an_owner_that_lost_its_lease_writes_nothing(world: World) -> None:
     with pytest.raises(Stale):
         world.do(machine.commit, chat.held, message=said("Too late."))
     assert world.dump() == before
+
+
+def test_versions_that_repeat_after_a_failover_do_not_bring_a_lost_lease_back(
+    world: World,
+) -> None:
+    chat = world.new()
+    before = world.row(chat.id)
+    chat.fence = world.claim(chat.id)
+    lost = """UPDATE rejoinder.chats SET status = 'pending', lease_id = NULL, worker_id = NULL,
+        snapshot_version = :snapshot_version, redispatch_at = :redispatch_at WHERE id = :id"""
+    with world.engine.begin() as connection:  # the new primary has never seen that claim
+        connection.execute(text(lost), before)
+    known = world.known[chat.held.lease_id].chat
+    world.claim(chat.id)
+    assert world.row(chat.id)["snapshot_version"] == known["snapshot_version"]
+    rows = world.dump()
+    with pytest.raises(Stale):
+        world.do(machine.finish_turn, chat.held, message=said("Too late."))
+    assert world.dump() == rows
 
 
 def test_labels_in_between_stay(world: World) -> None:
