@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
-from uuid import UUID
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 from models import claims
 from rejoinder.core.effects import Dispatch
-from tasks import keeping
 from tasks.db_retry import retrying
 from tasks.dispatch import dispatch
+from tasks.local_dispatch import take_claim
 from tasks.runtime import Runtime
 
 MAX_LEFT = 1000
@@ -25,7 +25,7 @@ def claiming(
     A chat that took several workers down is suspect; a process runs one of those at a time. One
     that may have been left for this reason is rung for again when that one is done.
     """
-    claim = keeping.take(runtime, step_id) or _claim(runtime, chat_id, step_id, suspects=False)
+    claim = take_claim(step_id) or _claim(runtime, chat_id, step_id, suspects=False)
     if claim is not None:
         yield claim
     elif runtime.suspects.acquire(blocking=False):
@@ -73,7 +73,18 @@ def turn_of(request: Any) -> UUID | None:
     turn_id = (request.stamps or {}).get("turn_id")
     if isinstance(turn_id, list | tuple):
         turn_id = turn_id[0] if turn_id else None
-    return UUID(turn_id) if turn_id else None
+    try:
+        return UUID(turn_id) if turn_id else None
+    except (ValueError, AttributeError, TypeError):
+        return None
+
+
+def step_of(request: Any) -> UUID:
+    """The step's id: its task's, or, if another app chose that as it pleases, one made of it."""
+    try:
+        return UUID(request.id)
+    except ValueError:
+        return uuid5(NAMESPACE_OID, request.id)
 
 
 def ring_again(request: Any, chat_id: str) -> None:
@@ -81,4 +92,4 @@ def ring_again(request: Any, chat_id: str) -> None:
     turn_id = turn_of(request)
     if turn_id is None:
         return  # if the chat is to run, the sweep rings
-    keeping.ring_elsewhere(Dispatch(UUID(chat_id), turn_id, UUID(request.id)))
+    dispatch(Dispatch(UUID(chat_id), turn_id, step_of(request)))

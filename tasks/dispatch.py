@@ -7,6 +7,7 @@ caller: whatever is lost is found again by the sweep, or read from the rows.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -16,15 +17,16 @@ from celery import states
 from models import claims, machine, trees
 from models.engine import transaction
 from rejoinder.core.effects import Dispatch, Effects, Send, TurnEnd
+from rejoinder.core.errors import Stale
 from rejoinder.core.messages import TurnState
 from rejoinder.core.parts import Json, ToolResult
 from rejoinder.discreet import shown
 from rejoinder.results import failed, outcome
 from rejoinder.tools import CeleryTool
-from tasks import app, bell, hints, keeping, stopping
-from tasks.bell import STEP
+from tasks import app, hints, local_dispatch, stopping
 from tasks.db_retry import retrying
-from tasks.runtime import Runtime
+from tasks.local_dispatch import STEP
+from tasks.runtime import Runtime, current
 from tasks.timers import after
 
 log = logging.getLogger(__name__)
@@ -38,10 +40,13 @@ NOT_SENT = (
 UNKNOWN_TOOL = "The task was not sent: the worker that was to send it does not know this tool."
 
 
-def publish(runtime: Runtime, effects: Effects, *, by: Any = None) -> None:
+def publish(
+    runtime: Runtime, effects: Effects, *, by: Any = None, claim: claims.Claim | None = None
+) -> None:
     """Make a committed transition known; first to whoever is to stop.
 
-    `by` is the request of the task that it ends, if this worker may take the step that follows.
+    `by` is the request of the step that it ends, if this worker may take the one that follows;
+    `claim` is that one's, if the chat was claimed again with the commit.
     """
     for hint in effects.hints:
         if hint.worker_id == runtime.worker_id:
@@ -60,11 +65,29 @@ def publish(runtime: Runtime, effects: Effects, *, by: Any = None) -> None:
         send(runtime, call)
     for external_id in effects.abandoned:
         _safely(app.control.revoke, external_id)
-    if effects.dispatch is not None and not (by and bell.ring(effects.dispatch, by)):
+    if effects.dispatch is not None and not (
+        by and local_dispatch.offer(effects.dispatch, claim, by)
+    ):
         runtime.events.hurry()
-        keeping.ring_elsewhere(effects.dispatch)
+        _safely(fall_back, effects.dispatch, claim)
     if effects.wake is not None:
         _safely(wake, runtime, effects.wake)
+
+
+def fall_back(to: Dispatch, claim: claims.Claim | None) -> None:
+    """Let any worker take a step that this one was to take itself."""
+    if claim is None:
+        dispatch(to)
+    else:
+        _release(current(), claim)
+
+
+@retrying
+def _release(runtime: Runtime, claim: claims.Claim) -> None:
+    with suppress(Stale):
+        with transaction(runtime.engine) as tx:
+            effects = machine.release(tx, claim.fence)
+        publish(runtime, effects)
 
 
 def dispatch(to: Dispatch) -> None:

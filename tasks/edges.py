@@ -11,10 +11,8 @@ import signal
 import threading
 import time
 from contextlib import suppress
-from functools import partial
 from types import FrameType
 from typing import Any
-from uuid import UUID
 
 from billiard.util import set_pdeathsig
 from celery import bootsteps
@@ -33,9 +31,10 @@ from celery.signals import (
 from celery.worker import state as worker_state
 
 from rejoinder.core.settings import Settings
-from tasks import app, bell, broker, celery_patches, in_turn, keeping, lost, runtime, stopping
-from tasks.bell import STEP
+from tasks import app, broker, celery_patches, local_dispatch, lost, runtime, stopping
 from tasks.celery_patches.control import listed
+from tasks.dispatch import fall_back
+from tasks.local_dispatch import STEP
 from tasks.preload import preload
 
 GREEN = ("gevent", "eventlet")
@@ -51,8 +50,6 @@ for the main process to end it, if that is going, too."""
 ORPHAN_SECONDS = 10.0
 """How long a child whose main process was killed takes to hand its step back, at most."""
 
-in_turn.serve_one_after_the_other()
-
 
 # -- the worker begins --------------------------------------------------------------------------
 
@@ -67,8 +64,8 @@ def _look_at_the_pool(sender: Any, **_: object) -> None:
     forking = "prefork" in pool
     celery_patches.install(sender, lost.stop_revoked)
     preload(settings, stepping=forking or broker.STEPS in app.amqp.queues.consume_from)
-    bell.make(heard=sender.should_use_eventloop())
-    stopping.this.first(bell.hand_on)
+    local_dispatch.start(sender, fall_back, settings)
+    stopping.this.first(local_dispatch.drain)
     if forking:
         stopping.this.before_forks()
 
@@ -120,7 +117,7 @@ class Leaving(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no t
 
 
 app.steps["worker"].add(Leaving)
-app.steps["consumer"].update((bell.Listening, broker.GatheredEvents))
+app.steps["consumer"].update((local_dispatch.Receiving, broker.GatheredEvents))
 
 
 @worker_shutdown.connect
@@ -147,8 +144,8 @@ def _begin_in_child(**_: object) -> None:
         # They are to hand their steps back first, and then end by themselves.
         set_pdeathsig(0)
     stopping.begin_in_child()
-    if bell.this is not None:
-        bell.this.only_ring()
+    if local_dispatch.this is not None and local_dispatch.this.pipe is not None:
+        local_dispatch.this.pipe.only_write()
     task_prerun.connect(_count_up)
     task_postrun.connect(_count_down)
     task_prerun.connect(_let_tasks_finish)
@@ -208,5 +205,3 @@ def _stop_its_turn(sender: Any, request: Any, *, expired: bool = False, **_: obj
         # The turn that it was rung for, if it says: it may run the next one by now.
         turn_id = (request.stamps or {}).get("turn_id")
         lost.stop_revoked(listed(turn_id or request.id))
-        # If the chat was kept for it, it waits for a step that never begins.
-        stopping.this.errand(partial(keeping.hand_back, UUID(request.id)))

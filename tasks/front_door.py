@@ -26,7 +26,7 @@ from rejoinder.core.limits import MOST_KEY
 from rejoinder.core.messages import TitleSource, WhenBusy
 from rejoinder.core.parts import ToolResult
 from rejoinder.providers import named
-from tasks import app, bell
+from tasks import app
 from tasks.db_retry import is_transient, retrying
 from tasks.dispatch import publish
 from tasks.requests import COMMAND
@@ -60,8 +60,7 @@ def front_door(name: str, takes: type[R]) -> Callable[[Act[R]], Any]:
             key = request.key or _key_of(task.request.id)
             done = _run(runtime, lambda tx: _once(tx, key, name, request, lambda: act(tx, request)))
             for effects in done:
-                here = effects.dispatch is not None and bell.has_place(task.request)
-                publish(runtime, effects, by=task.request if here else None)
+                publish(runtime, effects)
             return keys.receipt(done[0])
 
         task.__doc__ = act.__doc__

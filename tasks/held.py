@@ -24,7 +24,7 @@ from rejoinder.core.errors import Stale, StopRequested
 from rejoinder.core.messages import Failure, NewMessage, Role, Usage
 from rejoinder.core.parts import ToolResult
 from rejoinder.tools.toolbox import Toolbox
-from tasks import agents, bell, keeping
+from tasks import agents, local_dispatch
 from tasks.db_retry import is_transient, retrying_in_step
 from tasks.dispatch import publish
 from tasks.histories import longer
@@ -111,22 +111,23 @@ class Held:
             done = perform(engine, self._known, transition, fence, *args, took=took, **options)
         effects, self._known = done.effects, done.known
         self._remember(effects, done.messages)
+        claim = None
         if effects.fence is not None and effects.dispatch is not None:
-            self._keep(effects.fence, effects.dispatch, effects.snapshot_version)
+            claim = self._claimed(effects.fence, effects.dispatch, effects.snapshot_version)
         elif effects.fence is not None:
             self.fence = effects.fence
-        publish(self.runtime, effects, by=self._request)
+        publish(self.runtime, effects, by=self._request, claim=claim)
         return effects
 
     def commit(self, **options: object) -> None:
         """There is more to do: for this very process, if it has a place for the next step."""
-        stay = self._known is not None and bell.has_place(self._request)
+        stay = self._known is not None and local_dispatch.can_take(self._request)
         self.write(machine.commit, stay=stay, **options)
 
-    def _keep(self, fence: Fence, to: Dispatch, version: int) -> None:
-        """Keep the chat for the next step: it was claimed again with the commit.
+    def _claimed(self, fence: Fence, to: Dispatch, version: int) -> Claim:
+        """The claim of the next step: it was made with the commit.
 
-        This step has no more to do with it: its own fence is gone.
+        This step has no more to do with the chat: its own fence is gone.
         """
         known, around, self._known = self._known, None, None
         if known is not None and known.chat["parent_id"] is None and self._seen is not None:
@@ -136,7 +137,7 @@ class Held:
                 steps=self._seen[1].steps + self._answers,
                 has_calls=known.calls is None or bool(known.calls),
             )
-        claim = Claim(
+        return Claim(
             fence,
             self.turn_id,
             known.chat["attempt"] if known else 0,
@@ -147,7 +148,6 @@ class Held:
             around=around,
             kept=True,
         )
-        keeping.keep(self.runtime, claim)
 
     def _remember(
         self, effects: Effects, messages: Sequence[tuple[int, NewMessage]] | None

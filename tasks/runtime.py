@@ -102,8 +102,6 @@ class Runtime:
         """Held by the one suspect chat that this process runs, or while it looks for one."""
         self.left: OrderedDict[UUID, Dispatch] = OrderedDict()
         """Chats that were left meanwhile, because they may be suspect, too."""
-        self.kept: dict[UUID, claims.Claim] = {}
-        """Chats that wait for this process' own next step, by its id (see `keeping.py`)."""
         self.unwritten: dict[UUID, Mapping[str, Any]] = {}
         """What steps could not write in time, by lease: it is handed back with the chat."""
         self._steps: dict[UUID, Running] = {}
@@ -136,7 +134,6 @@ class Runtime:
             return
         self._closed = True
         self.background.cancel()
-        self._hand_back_kept()
         self._look.set()
         self._hints.close()
         self.events.close()
@@ -227,15 +224,6 @@ class Runtime:
             return
         if len(self._early) > MAX_EARLY:
             self._early.popitem(last=False)
-        for step_id, claim in [*self.kept.items()]:
-            if claim.fence.lease_id == lease_id:
-                self._let_go(step_id)
-
-    def _let_go(self, step_id: UUID) -> None:
-        """Hand back what was kept for a step that has not begun: it may take a while to."""
-        from tasks.keeping import hand_back  # noqa: PLC0415  # it needs the runtime itself
-
-        stopping.this.errand(partial(hand_back, step_id))
 
     def cancel_all(self, cause: Cause) -> None:
         """Cancel every step of this process."""
@@ -244,12 +232,6 @@ class Runtime:
 
     def _cancel_in_the_end(self) -> None:
         self.cancel_all(Cause.SHUTDOWN)
-        self._hand_back_kept()
-
-    def _hand_back_kept(self) -> None:
-        from tasks.keeping import hand_back_all  # noqa: PLC0415  # it needs the runtime itself
-
-        hand_back_all(self)
 
     def _drain(self) -> None:
         self.background.cancel()
@@ -280,18 +262,12 @@ class Runtime:
     def beat_once(self, *, regular: bool = True) -> None:
         """Say that this process lives; cancel what it should no longer do."""
         # Before the statement: a later claim is not in its answer.
-        known, kept = [*self._steps.values()], [*self.kept.items()]
+        known = [*self._steps.values()]
         leases = claims.heartbeat(self.engine, self.worker_id)
         if leases is None:
             self._register()
             leases = []
         held = {lease.lease_id: lease for lease in leases}
-        for step_id, claim in kept:
-            lease = held.get(claim.fence.lease_id)
-            if lease is None:
-                self.kept.pop(step_id, None)  # it was taken away before its step could begin
-            elif lease.status is Status.INTERRUPTING:
-                self._let_go(step_id)
         if regular:
             self.histories.expire()
             self._hand_back_orphans(held)
@@ -315,7 +291,6 @@ class Runtime:
         for lease_id in without & (self._orphans | self.unwritten.keys()):
             lease = held[lease_id]
             log.warning("Chat %s is leased to nobody here; handing it back", lease.chat_id)
-            self.kept.pop(lease.step_id, None)
             stopping.this.errand(partial(self._hand_back, lease))
         self._orphans = without
 

@@ -32,12 +32,12 @@ from rejoinder.core.parts import Text
 from rejoinder.providers.errors import ProviderError
 from rejoinder.retry import delay, may_retry, retry_state
 from tasks import app, stopping
-from tasks.bell import STEP
-from tasks.claiming import claiming, ring_again, turn_of
+from tasks.claiming import claiming, ring_again, step_of, turn_of
 from tasks.compact import make_room, policy
 from tasks.db_retry import is_transient
 from tasks.generate import generate
 from tasks.held import Held
+from tasks.local_dispatch import STEP
 from tasks.requests import StepRequest
 from tasks.runtime import Runtime, current
 from tasks.timeline import Timeline
@@ -63,7 +63,7 @@ def step(self: Any, chat_id: str) -> None:
 def take(request: Any, runtime: Runtime, chat_id: UUID) -> None:
     """Take the chat, and work on it."""
     began = time.monotonic()
-    with claiming(runtime, chat_id, UUID(request.id), turn_of(request)) as claim:
+    with claiming(runtime, chat_id, step_of(request), turn_of(request)) as claim:
         if claim is None:
             return  # a repeated, late or early message: somebody else has it, or nobody should
         timeline = Timeline(time.monotonic() - began)

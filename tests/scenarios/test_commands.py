@@ -130,3 +130,30 @@ def test_others_on_the_same_redis_keep_their_unacknowledged_messages(begin: Begi
         on.ready()
         on.start({"text": "Done."})
         assert on.redis.hkeys("unacked") == [b"theirs"]
+
+
+def of_another_language(on: Play, task_id: str, chat_id: str, content: str) -> None:
+    """A message as somebody writes it who has an own idea of ids, and no idea of roots."""
+    app = on.client.app
+    arguments = {"chat_id": chat_id, "content": content}
+    made = app.amqp.as_task_v2(task_id, "rejoinder.send_message", kwargs=arguments)
+    made.headers.update(root_id=None, parent_id=None)
+    with app.producer_pool.acquire() as producer:
+        app.amqp.send_task_message(
+            producer, "rejoinder.send_message", made, queue=CONTROL, serializer="json"
+        )
+
+
+@POOLS
+def test_ids_of_others_are_taken_as_they_are(begin: Begin, pool: str) -> None:
+    with begin() as on:
+        worker = on.worker("only", pool=pool, concurrency=3)
+        on.ready()
+        turn = on.start({"text": "One."}, later=[{"text": "Two."}, {"text": "Three."}])
+        on.rest(turn)
+        for number, task_id in enumerate(["order-4711", "x" * 300], start=2):
+            of_another_language(on, task_id, turn.chat_id, "And then?")
+            wait_until(lambda: len(on.answers(turn)) == number, 15, "an answer")  # noqa: B023
+            result = on.client.app.AsyncResult(task_id)
+            assert result.get(timeout=10)["chat_id"] == turn.chat_id
+        assert "Traceback" not in worker.text()

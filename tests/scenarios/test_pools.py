@@ -15,12 +15,12 @@ from tests.waiting import wait_until
 @pytest.mark.parametrize(
     ("options", "implementation"),
     [
-        ([], "tasks.celery_patches.pools:ThreadPool"),
+        ([], "tasks.local_dispatch:ServingPool"),
         (["--pool=prefork"], "tasks.celery_patches.pools:PreforkPool"),
         (["--pool", "prefork"], "tasks.celery_patches.pools:PreforkPool"),
         (["-P", "prefork"], "tasks.celery_patches.pools:PreforkPool"),
         (["-Pprefork"], "tasks.celery_patches.pools:PreforkPool"),
-        (["--pool=threads"], "tasks.celery_patches.pools:ThreadPool"),
+        (["--pool=threads"], "tasks.local_dispatch:ServingPool"),
         (["-P", "solo"], "celery.concurrency.solo:TaskPool"),
     ],
     ids=lambda param: " ".join(param) if isinstance(param, list) else "",
