@@ -52,7 +52,7 @@ docs: setup  ## write the generated parts of the documentation
 bench-db: setup  ## the hot statements on 200,000 chats and 2,000,000 messages
 	@$(PYTHON_BIN) scripts/bench_db.py $(ARGS)
 
-bench: setup $(if $(wildcard .venv-peers),peers)  ## contenders side by side: bare SDK, bare and naive Celery, Rejoinder, and its peers
+bench: setup $(if $(wildcard .venv-peers),peers)  ## contenders side by side: bare SDK, bare and naive Celery, Rejoinder, its peers (ARGS="--against REV": another commit, too)
 	@$(PYTHON_BIN) scripts/bench.py $(ARGS)
 
 peers:  ## make .venv-peers from requirements-peers.lock: LangGraph and DBOS, for `make bench`

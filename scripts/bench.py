@@ -1,8 +1,9 @@
 """make bench: contenders side by side in one run, interleaved, as ratios.
 
 One start of servers, one model server (a process of its own, which keeps the clock), several rounds
-in turn. Prints tables, then the targets, met or not; with --json, all figures. What the figures
-mean: docs/performance.md. A workload is a module of `bench_parts`.
+in turn: `--against REV` is another commit of this repository beside it, `--with-env` this one with
+another environment. Prints tables, then the targets, met or not; with --json, all figures. What
+they mean: docs/performance.md. A workload is a module of `bench_parts`.
 """
 
 import argparse
@@ -21,6 +22,8 @@ from scripts.bench_parts.place import Place
 from scripts.bench_parts.running import Contender, Naive, Program, Rejoinder
 from scripts.bench_parts.telling import Told
 from scripts.bench_parts.turns import Makers
+from scripts.bench_parts.variants import checked_out, with_env
+from scripts.fleet import heeding_signals
 
 CONTENDERS: dict[str, Callable[[Place], Contender]] = {
     "bare": lambda place: Program(place, "bare"),
@@ -80,6 +83,21 @@ def arguments(given: list[str]) -> argparse.Namespace:
     size.add_argument(
         "--tiny", dest="size", action="store_const", const="tiny", help="only to see it run"
     )
+    add(
+        "--against",
+        action="append",
+        default=[],
+        metavar="REV",
+        help="another commit of this repository, too, in w1 and w2; may be repeated",
+    )
+    add(
+        "--with-env",
+        type=with_env,
+        action="append",
+        default=[],
+        metavar="NAME=VARIABLE=VALUE,...",
+        help="this commit with another environment, too, e.g. plain=REJOINDER_FAST=off",
+    )
     add("--rounds", type=int, help="of each workload")
     add("--chats", type=int, help="w1: turns at once")
     add("--calls", type=int, help="w1, w4: model calls of a turn")
@@ -116,12 +134,14 @@ def main(given: list[str]) -> int:
     told: dict[str, Told] = {}
     if not peers.installed():
         print(peers.HOW, flush=True)
-    with ExitStack() as stack:
+    with heeding_signals(), ExitStack() as stack:
         logs = stack.enter_context(tempfile.TemporaryDirectory(prefix="rejoinder-bench-"))
+        variants = [*asked.with_env]
+        variants += [stack.enter_context(checked_out(revision)) for revision in asked.against]
         servers = stack.enter_context(embedded.servers(environ={}))
         model = stack.enter_context(model_server())
         tiny = asked.size == "tiny"
-        place = Place(servers, model, asked.logs or Path(logs), small=tiny)
+        place = Place(servers, model, asked.logs or Path(logs), variants=variants, small=tiny)
         place.prepare()
         alone = show_capacity(model, tiny=tiny)
         for name in asked.workloads:

@@ -178,10 +178,21 @@ class Fleet:
     """Starts Celery processes, and ends every one of them."""
 
     def __init__(
-        self, env: Mapping[str, str], logs: Path, *, signals: Signals | None = None
+        self,
+        env: Mapping[str, str],
+        logs: Path,
+        *,
+        signals: Signals | None = None,
+        root: Path = ROOT,
+        python: str = sys.executable,
     ) -> None:
-        """Processes get this environment and log to files in this folder."""
+        """Processes get this environment and log to files in this folder.
+
+        They run the code of this checkout with this Python, unless another `root` is given.
+        """
         self.env = dict(env)
+        self._root = root
+        self._python = python
         self.logs = logs
         self.members: list[Member] = []
         self._signals = signals or Signals()
@@ -237,7 +248,7 @@ class Fleet:
     ) -> Member:
         """Start `celery -A tasks …`, in a session of its own: the terminal's Ctrl-C is for us."""
         log = self.logs / f"{name}.log"
-        celery = [sys.executable, "-m", "celery", "-A", app, "--quiet", *arguments]
+        celery = [self._python, "-m", "celery", "-A", app, "--quiet", *arguments]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-S", TETHERED, str(os.getpid()), *celery],
@@ -245,7 +256,7 @@ class Fleet:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**self.env, **(env or {})},
-                cwd=ROOT,
+                cwd=self._root,
                 start_new_session=True,
             )
         member = Member(name, process, log, ready_when)

@@ -4,8 +4,9 @@ Two fleets on one Redis database would take each other's tasks, so each contende
 its own there, too; and what it costs Postgres can be told from what the others cost.
 """
 
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -15,14 +16,13 @@ import psycopg2
 import redis
 from sqlalchemy import URL, make_url
 
-from models.migrate import upgrade
 from rejoinder import embedded
 from scripts.bench_parts.model import Model
 from scripts.bench_parts.processes import children_named
 from scripts.bench_parts.task import MODEL
+from scripts.bench_parts.variants import Variant
 from scripts.fleet import environment
 
-_TEMPLATE = "bench_template"
 _REDIS_DATABASES = 16
 _numbers = count()
 _folders = count()
@@ -39,20 +39,32 @@ class Place:
     redis_number: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
     """More environment, for one contender."""
+    variant: Variant = field(default_factory=Variant)
+    """What Rejoinder's workers run here."""
+    variants: Sequence[Variant] = ()
+    """What they are to be compared with."""
     small: bool = False
     """Only to see it run: with as few processes as will do."""
 
     def prepare(self) -> None:
-        """Migrate a database, once, that the contenders' are copies of."""
-        self.execute(f"CREATE DATABASE {_TEMPLATE}")
-        upgrade(self._url(_TEMPLATE))
+        """Migrate the databases that the contenders' are copies of, once."""
+        by_template = {each.template: each for each in (self.variant, *self.variants)}
+        for template, variant in by_template.items():
+            self.execute(f"CREATE DATABASE {template}")
+            variant.migrate(self._url(template))
 
-    def apart(self, **settings: str) -> "Place":
+    def apart(self, variant: Variant | None = None, /, **settings: str) -> "Place":
         """A place like this one, for one contender alone: migrated, and empty."""
+        variant = variant or self.variant
         name = f"bench_{secrets.token_hex(4)}"
-        self.execute(f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}")
-        number = next(_numbers) % (_REDIS_DATABASES - 1) + 1
-        made = replace(self, database=name, redis_number=number, settings=settings)
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {variant.template}")
+        made = replace(
+            self,
+            database=name,
+            redis_number=next(_numbers) % (_REDIS_DATABASES - 1) + 1,
+            settings={**variant.settings, **settings},
+            variant=variant,
+        )
         with redis.Redis.from_url(made.redis_url) as server:
             server.flushdb()
         return made
@@ -131,6 +143,7 @@ class Place:
 
 def own_folder(logs: Path, name: str) -> Path:
     """A folder for one contender's logs: their workers have the same names."""
-    folder = logs / f"{name.replace(' ', '-')}-{next(_folders)}"
+    plain = re.sub(r"[^\w@.]+", "-", name)
+    folder = logs / f"{plain}-{next(_folders)}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -132,9 +132,13 @@ class OnCelery(Contender):
         """Prepare a fleet of its own."""
         self.name = name
         self.place = place
-        self.fleet = Fleet(place.env, own_folder(place.logs, name))
+        self.fleet = self.make_fleet()
         self.redis = redis.Redis.from_url(place.redis_url, socket_timeout=None)
         self._launched = False
+
+    def make_fleet(self) -> Fleet:
+        """Who starts its processes."""
+        return Fleet(self.place.env, own_folder(self.place.logs, self.name))
 
     def launch(self) -> None:
         """Start its processes."""
@@ -230,14 +234,24 @@ class Rejoinder(OnCelery):
         slots: int | None = None,
         all_in_one: bool = False,
     ) -> None:
-        """On this pool; `all_in_one`: the worker for steps is the front door, too."""
+        """On this pool; `all_in_one`: the worker for steps is the front door, too.
+
+        Which code it runs, and with which settings, is its place's variant.
+        """
         several = ", one worker" if all_in_one else f" x{workers}" if workers > 1 else ""
-        super().__init__(place, f"rejoinder {pool}{several}")
+        super().__init__(place, f"rejoinder {pool}{several}{place.variant.label}")
         self._pool = pool
         self._all_in_one = all_in_one or place.small
         self._workers = workers
         self._slots = slots or (THREADS if pool == "threads" else 8)
         self.client = Client(broker_url=place.redis_url, timeout=60)
+
+    def make_fleet(self) -> Fleet:
+        """Processes of its own commit."""
+        place, variant = self.place, self.place.variant
+        logs = own_folder(place.logs, self.name)
+        env = {**place.env, **variant.env}
+        return Fleet(env, logs, root=variant.root, python=variant.python)
 
     def start(self) -> None:
         """As `make up` does, without beat and Flower; in a small place one does it all."""

@@ -20,8 +20,9 @@ from scripts.bench_parts.place import Place
 from scripts.bench_parts.processes import forget_peak, peak
 from scripts.bench_parts.running import Contender, Program, Rejoinder
 from scripts.bench_parts.task import Task
-from scripts.bench_parts.telling import Target, Told, ratios, shown, table
+from scripts.bench_parts.telling import Target, Told, beside_itself, ratios, shown, table
 from scripts.bench_parts.turns import OURS, PROCESSES, Makers
+from scripts.bench_parts.variants import Variant
 
 PACE = 0.02
 CLIENTS = 5
@@ -29,6 +30,14 @@ CLIENTS = 5
 BARE = ("bare helper", "bare raw", "bare redis")
 TWO = "rejoinder threads x2"
 NAMES = (*BARE, OURS, TWO)
+_COMPARED = {
+    "delay p50": "delay p50 ms",
+    "delay p99": "delay p99 ms",
+    "middle p99": "middle delay p99 ms",
+    "memory": "memory MiB/chat",
+    "CPU of workers": "CPU s worker",
+    "of Postgres": "CPU s postgres",
+}
 LATE_SECONDS = 0.01
 """A model that is later than this is not one that many can be measured with."""
 _NOTES = """
@@ -62,16 +71,18 @@ def run(asked: Namespace, place: Place, _: Makers) -> Told:
     told = Told()
     for number, streams in enumerate(asked.streams):
         makers = {name: make for name, make in _makers(streams).items() if name in asked.streamers}
+        makers |= {OURS + each.label: _rejoinder(streams, variant=each) for each in place.variants}
         samples: dict[str, list[Sample]] = {name: [] for name in makers}
         names = list(makers)
         # Once is enough for the larger sizes: they take long, and say the same.
-        for round_ in range(1 if number else min(asked.rounds, 3)):
+        for round_ in range(1 if number else asked.rounds):
             first = round_ % len(names)
             for name in [*names[first:], *names[:first]]:
                 samples[name].append(_sample(makers[name], place, streams, asked.words, name))
         made = {name: _summary(each, streams) for name, each in samples.items()}
         told.figures[str(streams)] = made
         print(_table(f"W2: {streams:,} streams of {asked.words} words", made), flush=True)
+        print(beside_itself(OURS, place.variants, made, _COMPARED), flush=True)
         late = max(each["late p99 ms"] for each in made.values())
         if late > LATE_SECONDS * 1000:
             print(
@@ -87,11 +98,15 @@ def _makers(streams: int) -> Mapping[str, Callable[[Place], Contender]]:
         how = name.partition(" ")[2]
         return lambda place: Program(place.apart(BENCH_HOW=how), "bare_streams", title=name)
 
-    def rejoinder(workers: int) -> Callable[[Place], Contender]:
-        slots = streams + 20
-        return lambda place: Rejoinder(place.apart(), "threads", workers=workers, slots=slots)
+    ours = {OURS: _rejoinder(streams), TWO: _rejoinder(streams, 2)}
+    return {name: bare(name) for name in BARE} | ours
 
-    return {name: bare(name) for name in BARE} | {OURS: rejoinder(1), TWO: rejoinder(2)}
+
+def _rejoinder(
+    streams: int, workers: int = 1, variant: Variant | None = None
+) -> Callable[[Place], Contender]:
+    slots = streams + 20
+    return lambda place: Rejoinder(place.apart(variant), "threads", workers=workers, slots=slots)
 
 
 def _sample(

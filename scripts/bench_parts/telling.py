@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from scripts.bench_parts.variants import Variant
+from scripts.fleet import ROOT
+
 
 @dataclass(frozen=True)
 class Target:
@@ -68,3 +71,23 @@ def ratios(
 ) -> float | None:
     """How somebody's figure compares to another's."""
     return ratio(figures.get(name, {}).get(key), figures.get(against, {}).get(key))
+
+
+def beside_itself(
+    ours: str,
+    variants: Sequence[Variant],
+    figures: Mapping[str, Mapping[str, float]],
+    columns: Mapping[str, str],
+) -> str:
+    """A table of ratios: this commit over others, and each changed environment over this one."""
+    rows = []
+    for each in variants:
+        other, label = ours + each.label, each.label.strip()
+        if each.root != ROOT:
+            pair, says = (ours, other), f"this commit / {label}"
+        else:
+            pair, says = (other, ours), f"{label} / without"
+        rows.append(
+            [says, *(shown(ratios(figures, pair[0], k, pair[1])) for k in columns.values())]
+        )
+    return table("ratios", ["", *columns], rows) if rows else ""
