@@ -53,10 +53,11 @@ SELECT c.id AS chat_id, c.lease_id
    FOR NO KEY UPDATE OF w, c SKIP LOCKED
 """)
 
-_DEAD_STOPPED = text("""
+_DEAD_LEASES = text("""
 SELECT c.id AS chat_id, c.lease_id, c.history_version
   FROM rejoinder.workers AS w JOIN rejoinder.chats AS c ON c.worker_id = w.id
- WHERE w.seen_at <= statement_timestamp() - :dead_after AND c.status = 'interrupting'
+ WHERE w.seen_at <= statement_timestamp() - :dead_after
+ ORDER BY c.status <> 'interrupting'
  LIMIT :limit
 """)
 
@@ -218,7 +219,7 @@ def dead_owners(  # noqa: PLR0913  # all but one are named
     """Chats (and leases) whose owner has been silent for too long; locked for this transaction.
 
     Chats that are being stopped only if their lease is among `stopped`: what their owner had
-    produced is looked for before (see `dead_stopped`). `spare` everybody for a while after
+    produced is looked for before (see `dead_leases`). `spare` everybody for a while after
     Postgres was started: while it was away nobody's heart could beat.
 
     Reads `workers` (a row per process), then chats_leased. Locks the worker's row too: an owner
@@ -237,11 +238,11 @@ def dead_owners(  # noqa: PLR0913  # all but one are named
     return [(row.chat_id, row.lease_id) for row in rows]
 
 
-def dead_stopped(
+def dead_leases(
     engine: Engine, *, dead_after: timedelta, limit: int = 1000
 ) -> list[tuple[UUID, UUID, int]]:
-    """Chats, leases and history versions that were to stop when their owner died. No lock."""
-    rows = _at_once(engine, _DEAD_STOPPED, dead_after=dead_after, limit=limit)
+    """Chats, leases and history versions of dead owners, those that are to stop first. No lock."""
+    rows = _at_once(engine, _DEAD_LEASES, dead_after=dead_after, limit=limit)
     return [(row.chat_id, row.lease_id, row.history_version) for row in rows]
 
 

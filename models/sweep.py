@@ -5,7 +5,8 @@ checks again under the lock. A chat that cannot be moved is reported and does no
 """
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 GONE_AFTER = timedelta(hours=1)
 """How long the row of a dead process that owns nothing is kept, for people who look."""
+REBUILD_SECONDS = 5.0
+"""How long one sweep looks for dead owners' words: Redis may be slow to say that it is away."""
 KEEP_KEYS = timedelta(days=7)
 """How long a repeated request is known as one, if nobody says."""
 
@@ -56,15 +59,14 @@ def sweep(  # noqa: PLR0913  # all but one are named
 
     In batches, so that locks are not held for long, and at most so many of them: what is left after
     that is the next sweep's. A chat that cannot be moved is passed over, and then reconciled.
-    `rebuild` finds what the dead owner of a chat that was to stop had produced, given the chat and
-    its history's version; it is asked before any lock is held. `spare`: see `claims.dead_owners`.
+    `rebuild` finds what readers had seen of a dead owner's answer, given the chat and its history's
+    version; it is asked before any lock is held. `spare`: see `claims.dead_owners`.
     Not `recovering`: nobody is declared dead, for the database was away, and hearts unheard.
     `queued` is how many messages wait in the broker: no more are repeated than can be missing.
     `keep_keys` is for how long a repeated request is known as one.
     """
     swept = Swept()
-    stopped = claims.dead_stopped(engine, dead_after=dead_after)
-    saved = {lease: _rebuilt(rebuild, chat_id, version) for chat_id, lease, version in stopped}
+    saved = _rebuilt(rebuild, claims.dead_leases(engine, dead_after=dead_after))
 
     def recover(tx: Session) -> int:
         found = claims.dead_owners(
@@ -106,14 +108,19 @@ def sweep(  # noqa: PLR0913  # all but one are named
 
 
 def _rebuilt(
-    rebuild: Callable[[UUID, int], NewMessage | None], chat_id: UUID, version: int
-) -> NewMessage | None:
-    """What a chat's dead owner had produced; nothing, if that cannot be found out."""
-    try:
-        return rebuild(chat_id, version)
-    except Exception:
-        log.exception("The partial answer of chat %s is lost: it cannot be rebuilt", chat_id)
-        return None
+    rebuild: Callable[[UUID, int], NewMessage | None], dead: Sequence[tuple[UUID, UUID, int]]
+) -> dict[UUID, NewMessage | None]:
+    """What dead owners had produced, by lease; nothing, where that cannot be found out in time."""
+    found: dict[UUID, NewMessage | None] = {}
+    end = time.monotonic() + REBUILD_SECONDS
+    for chat_id, lease_id, version in dead:
+        found[lease_id] = None
+        if time.monotonic() < end:
+            try:
+                found[lease_id] = rebuild(chat_id, version)
+            except Exception:
+                log.exception("The partial answer of chat %s is lost: not to be rebuilt", chat_id)
+    return found
 
 
 def _moving(

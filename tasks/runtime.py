@@ -301,9 +301,7 @@ class Runtime:
         fence = Fence(lease.chat_id, lease.lease_id, lease.history_version)
         produced = self.unwritten.get(lease.lease_id)
         if produced is None:
-            stopped = lease.status is Status.INTERRUPTING
-            written = rebuild(self, lease.chat_id, lease.history_version) if stopped else None
-            produced = {"partial": written}
+            produced = {"partial": rebuild(self, lease.chat_id, lease.history_version)}
         with suppress(Stale):
             with transaction(self.engine) as tx:
                 effects = machine.release(tx, fence, **produced)

@@ -68,8 +68,9 @@ def take(request: Any, runtime: Runtime, chat_id: UUID) -> None:
             return  # a repeated, late or early message: somebody else has it, or nobody should
         timeline = Timeline(time.monotonic() - began)
         if not claim.kept:
-            told = {**claim.event.data, "version": claim.snapshot_version}
-            runtime.events.add(claim.fence.chat_id, claim.event.kind, told, now=False)
+            for event in claim.events:
+                told = {**event.data, "version": claim.snapshot_version}
+                runtime.events.add(claim.fence.chat_id, event.kind, told, now=False)
         with runtime.running(claim.fence.chat_id, claim.fence.lease_id) as running:
             work(Held(runtime, claim, running.cancellation, timeline, request))
 

@@ -13,7 +13,8 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
-from models.machine import calls, history, queue
+from models.machine import calls, history, partials, queue
+from models.machine.by_worker import finish_stopped
 from models.machine.change import Change, begin, born
 from models.tables import Chat, Message
 from models.types import plain
@@ -261,9 +262,7 @@ def _stop(change: Change, reason: str) -> None:
         change.to(Status.INTERRUPTING)
         change.tell_owner(Cause.INTERRUPT)
         return
-    calls.close_all(change, reason)
-    history.end_turn(change, TurnState.INTERRUPTED, answer=history.last_answer(change))
-    queue.rest_or_next(change)
+    finish_stopped(change, partials.take(change), reason=reason)
 
 
 def _root_for_child(tx: Session, new: NewChat) -> UUID | None:

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from models import steps
-from models.machine import calls, history, queue
+from models.machine import calls, history, partials, queue
 from models.machine.by_worker import finish_stopped
 from models.machine.change import Change, begin
 from models.tables import Chat
@@ -40,7 +40,10 @@ OVER_BUDGET = Failure(
 def recover(
     tx: Session, chat_id: UUID, lease_id: UUID, *, partial: NewMessage | None = None
 ) -> Effects:
-    """recover: the owner of this lease is dead; the chat is runnable again, or given up."""
+    """recover: the owner of this lease is dead; the chat is runnable again, or given up.
+
+    `partial` is what its readers had seen: a stop saves it, now or before the next claim.
+    """
     change = begin(tx, chat_id, Transition.RECOVER)
     chat = change.chat
     if chat.lease_id != lease_id:
@@ -58,6 +61,7 @@ def recover(
         change.to(Status.ERROR, failure=WORKER_LOST)
     else:
         queue.go_on(change)
+        partials.keep(change, partial)
     return change.effects()
 
 

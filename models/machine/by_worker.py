@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from models import trees
-from models.machine import calls, history, queue
+from models.machine import calls, history, partials, queue
 from models.machine.change import Change, after, begin
 from models.machine.store import AnyStore, store_of
 from models.tables import Turn
@@ -265,6 +265,8 @@ def release(
 ) -> Effects:
     """release: running → pending, nothing counted; interrupting → as finish_interrupt.
 
+    `partial` stays in the row, for a stop that comes before the next claim.
+
     `untouched` are calls that were marked as started but never began: they can run later.
     """
     change = begin(tx, fence.chat_id, Transition.RELEASE, fence=fence)
@@ -274,6 +276,7 @@ def release(
         history.count_lost(change, partial)
         _answer(change, results, untouched)
         queue.go_on(change)
+        partials.keep(change, partial)
     return change.effects()
 
 
@@ -296,6 +299,7 @@ def finish_stopped(
     partial: NewMessage | None,
     results: Iterable[ToolResult] = (),
     untouched: Iterable[str] = (),
+    reason: str = calls.INTERRUPTED,
 ) -> None:
     """Save what was produced, answer what was asked, and give way to the next message.
 
@@ -304,11 +308,11 @@ def finish_stopped(
     open_calls = calls.unsettled(change)
     calls.unstart(open_calls, untouched)
     calls.answer(change, open_calls, results)
-    calls.close(change, open_calls, calls.INTERRUPTED)
+    calls.close(change, open_calls, reason)
     calls.settle(change, open_calls)
     if partial is not None and partial.parts:
         _record(change, replace(partial, parts=parts.distinct(partial.parts)), {}, ())
-        calls.close_all(change, calls.INTERRUPTED)
+        calls.close_all(change, reason)
     else:
         history.count_lost(change, partial)
     history.end_turn(change, TurnState.INTERRUPTED, answer=history.last_answer(change))

@@ -101,6 +101,7 @@ class Change:
         chat.run_after = run_after
         chat.deadline = deadline
         chat.action = action
+        chat.partial = None
         chat.last_error = failure.to_json() if failure else None
         if status not in LEASED:
             chat.lease_id = chat.worker_id = None
@@ -127,6 +128,9 @@ class Change:
         self.history_changed = True
         self.chat.attempt = 0
         self.chat.retry_state = None
+        if self.chat.partial is not None:
+            self.chat.partial = None
+            self.events.append(Event(EventKind.PREVIEW_RESET, {}))
 
     def tell_owner(self, cause: Cause) -> None:
         """Have the process that holds the lease cancel its step, once this is committed."""

@@ -46,6 +46,7 @@ _BESIDE = {
     "has_calls": "EXISTS (SELECT FROM rejoinder.tool_calls AS k"
     " WHERE k.chat_id = c.id AND NOT k.settled)",
     "version_before": "before.snapshot_version",
+    "had_partial": "before.partial IS NOT NULL",
     **dict(zip(("now", "first_id", "second_id"), CLAIMED, strict=True)),
 }
 """What the claim tells besides the chat's own columns."""
@@ -55,7 +56,8 @@ WITH c AS (
     UPDATE rejoinder.chats AS c
        SET status = 'running', worker_id = w.id, lease_id = CAST(%(lease_id)s AS uuid),
            step_id = CAST(%(step_id)s AS uuid), run_after = NULL, redispatch_at = NULL,
-           dispatches = 0, snapshot_version = c.snapshot_version + 1, updated_at = clock_timestamp()
+           dispatches = 0, partial = NULL, snapshot_version = c.snapshot_version + 1,
+           updated_at = clock_timestamp()
       FROM rejoinder.workers AS w
      WHERE c.id = CAST(%(chat_id)s AS uuid) AND c.status = 'pending' AND NOT c.archived
        AND (c.run_after IS NULL OR c.run_after <= clock_timestamp())
@@ -97,14 +99,17 @@ class Claim:
     """What the owner knows of the chat's rows; None: they have to be read."""
     around: Around | None = None
     """What stands around them; None: it has to be read."""
+    drops_partial: bool = False
+    """Readers may have seen words of an attempt that is given up with this (`partials.py`)."""
     kept: bool = False
     """The same worker has had the chat before (see `commit`): nobody has seen it change hands."""
 
     @property
-    def event(self) -> Event:
+    def events(self) -> tuple[Event, ...]:
         """What readers are told of it."""
         told: dict[str, Json] = {"status": Status.RUNNING, "turn_id": str(self.turn_id)}
-        return Event(EventKind.STATUS, {**told, "run_after": None})
+        running = Event(EventKind.STATUS, {**told, "run_after": None})
+        return (Event(EventKind.PREVIEW_RESET, {}), running) if self.drops_partial else (running,)
 
     @property
     def suspect(self) -> bool:
@@ -158,6 +163,7 @@ def claim(  # noqa: PLR0913  # who takes what, as which step
             step_id,
             known=_known(row) if fresh else None,
             around=around(row) if fresh else None,
+            drops_partial=row.had_partial or not fresh,
         )
     return None
 

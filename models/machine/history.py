@@ -88,7 +88,7 @@ def cost_of(message: NewMessage | Message) -> dict[str, Json]:
 
 def count(change: Change, message: NewMessage | None) -> None:
     """Add what a model call took to what the chat has used. A notice of ours is no call."""
-    if message is None or (message.model is None and message.usage == Usage()):
+    if message is None or message.counted or (message.model is None and message.usage == Usage()):
         return
     chat, usage = change.chat, message.usage
     chat.used_calls += 1

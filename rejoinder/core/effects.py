@@ -26,6 +26,7 @@ class EventKind(StrEnum):
     COMPACTION = "compaction"
     ERROR = "error"
     HISTORY_RESET = "history_reset"
+    PREVIEW_RESET = "preview_reset"
     TITLE = "title"
     BUDGET = "budget"
     LABELS = "labels"

@@ -209,6 +209,8 @@ class NewMessage:
     request_id: str | None = None
     cost_micros: int | None = None
     """Millionths of a dollar; None is unknown, which is not zero."""
+    counted: bool = False
+    """Whether what it took is in the chat's sums already."""
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,7 @@ class SideBySide:
             self.fences[chat.id].append(got.fence)
             self.attempts.claimed(got)
             self._predict(chat, lambda model: model.claim(got.fence.lease_id, worker))
-            self.readers.tell(chat.id, got.snapshot_version, [got.event])
+            self.readers.tell(chat.id, got.snapshot_version, got.events)
             self.agree("its versions", got.snapshot_version, chat.snapshot)
             self.agree("its crashes", got.crashes, chat.crashes)
             self.agree(
