@@ -136,7 +136,7 @@ def _healed(message: Spoken, reader: _Reader) -> PromptMessage:
         case Role.TOOL:
             kept = (p for p in parts if isinstance(p, ToolResult))
         case Role.ASSISTANT:
-            kept = _answer(parts, reader, ours=ours, same=same)
+            kept = _trimmed([*_answer(parts, reader, ours=ours, same=same)])
         case _:
             assert_never(message.role)
     stop = message.stop if ours else None
@@ -145,6 +145,12 @@ def _healed(message: Spoken, reader: _Reader) -> PromptMessage:
 
 def _is_said(part: Part) -> bool:
     return isinstance(part, Text) and bool(part.text.strip())
+
+
+def _trimmed(parts: Sequence[Part]) -> Sequence[Part]:
+    """Without white space at either end; between thoughts it belongs to what was signed."""
+    said = [n for n, part in enumerate(parts) if not isinstance(part, Text) or _is_said(part)]
+    return parts[said[0] : said[-1] + 1] if said else ()
 
 
 def _is_block(part: Part) -> bool:
@@ -179,7 +185,7 @@ def _answer(parts: Iterable[Part], reader: _Reader, *, ours: bool, same: bool) -
     for part in parts:
         match part:
             case Text():
-                keep = _is_said(part)
+                keep = bool(part.text) if same else _is_said(part)
             case Reasoning():
                 keep = same and bool(part.signature)  # unsigned, nobody can check it
             case ToolCall(provider_executed=True):
@@ -225,8 +231,8 @@ def _paired(talk: Sequence[PromptMessage]) -> Iterator[PromptMessage]:
             yield message
             continue
         told = tuple(_new(message.parts, called, results, place))
-        if told:
-            yield _with(message, [part for part, _ in told])
+        if parts := _trimmed([part for part, _ in told]):
+            yield _with(message, parts)
         if calls := [(p, id_) for p, id_ in told if open_calls([p])]:
             found = [
                 _answering(call.call_id, _result(id_, place, results[id_]))

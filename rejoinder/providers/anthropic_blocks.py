@@ -125,11 +125,12 @@ def _content(content: Json) -> str | list[Block]:
     if isinstance(content, list | tuple):
         blocks = [dict(b) for b in content if isinstance(b, Mapping)]
         if len(blocks) == len(content) and all(b.get("type") in RESULT_BLOCKS for b in blocks):
-            return [_unmarked(b) for b in blocks if not _is_blank(b)]
+            return [_unmarked(b) for b in blocks if not is_blank(b)]
     return json.dumps(content, ensure_ascii=False)
 
 
-def _is_blank(block: Block) -> bool:
+def is_blank(block: Block) -> bool:
+    """Whether it is a text without a word."""
     return block.get("type") == "text" and not str(block.get("text") or "").strip()
 
 

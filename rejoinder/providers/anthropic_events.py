@@ -1,9 +1,9 @@
 """The events of a streamed answer, from the bytes of its body.
 
-Nearly all events are two short lines with a small object: those are cut and decoded here, all that
-came together in one go. The SDK's own decoder, which takes longer than everything else that is done
-with an event, reads those that are not. Nothing is decoded before its turn: an event that is broken
-takes none with it that came before, and what comes after the last one does not matter.
+All events that came together are cut and decoded in one go, in time by their length, however small
+the pieces are in which they come. An error is one by the name of its event or by its type. Nothing
+is decoded before its turn: an event that is broken takes none with it that came before, and what
+comes after the last one does not matter.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 import httpx2
-from anthropic import APIStatusError, Stream
+from anthropic import APIStatusError
 
 from rejoinder.core.parts import Json
 from rejoinder.providers.errors import BrokenStreamError
@@ -25,31 +25,55 @@ class Events:
     def __init__(self, response: httpx2.Response) -> None:
         """Begin with nothing; the response is for errors within its body."""
         self._response = response
-        self._rest = b""
+        self._begun: list[bytes] = []
+        """What has come of an event that is not whole yet."""
+        self._held = b""
+        """A carriage return that may be half of the end of a line."""
 
     def take(self, chunk: bytes) -> Iterator[Mapping[str, Json]]:
         """The events that are whole with this chunk."""
-        whole, blank, rest = (self._rest + chunk).rpartition(b"\n\n")
-        if b"\r" in rest or b"\r" in whole:  # other ends of lines, or part of one
-            whole, rest = _whole(whole + blank + rest)
-        self._rest = rest
+        chunk = self._with_line_feeds(chunk)
+        last = self._begun[-1][-1:] if self._begun else b""
+        if b"\n\n" not in last + chunk:
+            if chunk:
+                self._begun.append(chunk)
+            return iter(())
+        whole, _, rest = b"".join([*self._begun, chunk]).rpartition(b"\n\n")
+        self._begun = [rest] if rest else []
         return self._parsed(whole)
 
     def end(self) -> Iterator[Mapping[str, Json]]:
         """What is left: some servers leave out the blank line after the last event."""
-        return self._parsed(self._rest)
+        return self._parsed(b"".join(self._begun))
 
-    def parsed(self, data: str | bytes) -> Mapping[str, Json]:
+    def parsed(self, data: str | bytes, event: str = "") -> Mapping[str, Json]:
         """The object that an event is, unless it is an error."""
         try:
             found = _decoded(data if isinstance(data, str) else _text(data))
         except ValueError as error:
+            if event == "error":
+                raise self._error(data) from error
             raise BrokenStreamError("an event is not complete") from error
+        if event == "error":
+            raise self._error(found)
         if not isinstance(found, dict):
             raise BrokenStreamError("an event is no object")
         if found.get("type") == "error":
-            raise APIStatusError("an error within the stream", response=self._response, body=found)
+            raise self._error(found)
         return found
+
+    def _error(self, body: object) -> APIStatusError:
+        return APIStatusError("an error within the stream", response=self._response, body=body)
+
+    def _with_line_feeds(self, chunk: bytes) -> bytes:
+        """The chunk with one kind of line ends; what may be half of one waits for the other."""
+        if self._held:
+            chunk, self._held = self._held + chunk, b""
+        if b"\r" not in chunk:
+            return chunk
+        if chunk.endswith(b"\r"):
+            chunk, self._held = chunk[:-1], b"\r"
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _parsed(self, events: bytes) -> Iterator[Mapping[str, Json]]:
         try:
@@ -63,20 +87,22 @@ class Events:
             return
         for event in text.split("\n\n"):
             name, found, data = event.partition("\ndata: ")
-            if found and "\n" not in data and "\n" not in name and name.startswith("event: "):
-                yield self.parsed(data)
-            elif event.strip():
-                for odd in Stream.raw_events(cast("httpx2.Response", _Body(event))):
-                    if odd.data:
-                        yield self.parsed(odd.data)
+            if not (found and "\n" not in data and "\n" not in name and name.startswith("event: ")):
+                name, data = _fields(event)  # not two plain lines, as nearly all are
+            if data or name == "event: error":
+                yield self.parsed(data, name[7:])
 
 
-def _whole(received: bytes) -> tuple[bytes, bytes]:
-    """Events that have come whole, and the rest, where lines may end as they like."""
-    waits = received.endswith(b"\r")  # for its line feed, perhaps
-    unix = received[: -1 if waits else None].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    whole, _, rest = unix.rpartition(b"\n\n")
-    return whole, rest + b"\r" if waits else rest
+def _fields(event: str) -> tuple[str, str]:
+    """The name, as `event: name`, and the data of an event in any number of lines."""
+    name, data = "", []
+    for line in event.split("\n"):
+        field, _, value = line.partition(":")
+        if field == "event":
+            name = f"event: {value.removeprefix(' ')}"
+        elif field == "data":
+            data.append(value.removeprefix(" "))
+    return name, "\n".join(data)
 
 
 def _text(data: bytes) -> str:
@@ -91,13 +117,3 @@ def _decoded(data: str) -> Json:
         end = -1
     # Otherwise it has spaces around it, or is none.
     return cast("Json", found if end == len(data) else _decoder.decode(data))
-
-
-class _Body:
-    """One event, as if it were all of a response."""
-
-    def __init__(self, event: str) -> None:
-        self._event = event
-
-    def iter_bytes(self) -> Iterator[bytes]:
-        yield self._event.encode("utf-8", "surrogatepass") + b"\n\n"

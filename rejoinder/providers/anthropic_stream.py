@@ -108,6 +108,9 @@ class Answer:
             case {"type": "message_start", "message": Mapping() as message}:
                 yield from self._begin(message)
             case {"type": "content_block_start", "index": index, "content_block": Mapping() as it}:
+                if index in self._places:
+                    _require_same(self._blocks[self._places[index]].block, it)
+                    return
                 yield from self._tell()
                 self._places[index] = len(self._blocks)
                 yield from self._open(it)
@@ -125,6 +128,11 @@ class Answer:
                 pass  # a ping, or something newer
 
     def _begin(self, message: Mapping[str, Json]) -> Iterator[StreamItem]:
+        if self._message:
+            if self._blocks and message.get("id") is None:
+                raise BrokenStreamError("an answer without a name begins again")
+            _require_same(self._message, message)
+            return
         self._note(message, message.get("usage"))
         if self._usage:
             yield UsageSoFar(_usage(self._usage))
@@ -155,6 +163,8 @@ class Answer:
     def _said(self, place: int, key: str, texts: list[str]) -> Iterator[StreamItem]:
         """More of a block's text, as one delta; a delta without text is none."""
         it, text = self._blocks[place], "".join(texts)
+        if it.part is not None:
+            raise BrokenStreamError("a block goes on after its end")
         (it.arguments if key == _ARGUMENTS else it.words).append(text)
         count = len(texts) - texts.count("")
         if not count:
@@ -258,6 +268,12 @@ class _Said:
         self._key, self._texts = "", []
         if texts:
             items += self._told(self._place, key, texts)
+
+
+def _require_same(known: Mapping[str, Json], again: Mapping[str, Json]) -> None:
+    """Refuse another answer, or block, in the place of one: a gateway has begun anew."""
+    if any(known.get(key) != again.get(key) for key in ("type", "id")):
+        raise BrokenStreamError("another answer begins before the end of this one")
 
 
 def _more(event: Mapping[str, Json]) -> tuple[Json, str, str] | None:

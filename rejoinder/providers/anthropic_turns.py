@@ -13,7 +13,7 @@ from rejoinder.core.kept import Kept
 from rejoinder.core.messages import Role
 from rejoinder.core.model import PromptMessage
 from rejoinder.core.parts import Json
-from rejoinder.providers.anthropic_blocks import THINKING, Block, block_of
+from rejoinder.providers.anthropic_blocks import THINKING, Block, block_of, is_blank
 
 EPHEMERAL: Mapping[str, Json] = {"type": "ephemeral"}
 
@@ -69,7 +69,7 @@ def marked(message: PromptMessage) -> list[Block]:
     blocks = [block for part in message.parts if (block := block_of(part)) is not None]
     if message.cached:
         for place in range(len(blocks) - 1, -1, -1):
-            if blocks[place].get("type") in _BEARS_MARK:
+            if blocks[place].get("type") in _BEARS_MARK and not is_blank(blocks[place]):
                 blocks[place] = {**blocks[place], "cache_control": EPHEMERAL}
                 break
     return blocks
@@ -112,7 +112,7 @@ def _readable(value: Json) -> Json:
 
 def _said(message: PromptMessage) -> Said:
     role = "assistant" if message.role is Role.ASSISTANT else "user"
-    blocks = marked(message)
+    blocks = _trimmed(marked(message))
     depends = any(_is_server_call(block) or _is_answer(block) for block in blocks)
     if role == "assistant" and blocks:
         depends |= blocks[-1].get("type") in THINKING
@@ -140,9 +140,15 @@ def _merged(said: Iterable[_Turn]) -> list[_Turn]:
 def _ended(blocks: list[Block]) -> list[Block]:
     """Without thinking at the end: the API refuses it, and nothing followed from it."""
     last = len(blocks)
-    while last and blocks[last - 1].get("type") in THINKING:
+    while last and (blocks[last - 1].get("type") in THINKING or is_blank(blocks[last - 1])):
         last -= 1
-    return blocks[:last]
+    return _trimmed(blocks[:last])
+
+
+def _trimmed(blocks: list[Block]) -> list[Block]:
+    """Without white space at either end: the API takes it between other blocks only."""
+    said = [n for n, block in enumerate(blocks) if not is_blank(block)]
+    return blocks[said[0] : said[-1] + 1] if said else []
 
 
 def _without_dangling(turns: list[_Turn]) -> list[_Turn]:

@@ -233,7 +233,7 @@ def _facts(error: Exception) -> Facts:
     kind, text = error_of(error)
     status = _status(error)
     if status is None or status < 400:  # noqa: PLR2004  # an error event within a good response
-        status = _STATUS_OF_TYPE.get(kind, 500 if kind or text else None)
+        status = _STATUS_OF_TYPE.get(kind, 500 if kind or text or status else None)
     if _names(error).isdisjoint({"APIStatusError", "HTTPStatusError"}):
         return Facts(None, "", "", _transport(error))
     return Facts(status, kind, text.lower())

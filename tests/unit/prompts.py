@@ -118,7 +118,10 @@ def check_prompt(prompt: Sequence[PromptMessage]) -> None:
             assert len(set(made)) == len(made)
             asked |= set(made)
     assert waiting == []
-    assert not any(isinstance(p, Text) and not p.text.strip() for m in prompt for p in m.parts)
+    for message in prompt:
+        blank = [isinstance(p, Text) and not p.text.strip() for p in message.parts]
+        assert not any(isinstance(p, Text) and not p.text for p in message.parts)
+        assert not any(blank if message.role is not Role.ASSISTANT else (blank[0], blank[-1]))
 
 
 def check_body(body: dict[str, Any]) -> None:
@@ -143,8 +146,10 @@ def check_body(body: dict[str, Any]) -> None:
         if turn["role"] == "assistant":
             assert blocks[-1]["type"] not in ("thinking", "redacted_thinking")
             assert all(b["signature"] for b in blocks if b["type"] == "thinking")
+            assert blocks[0].get("text", "a").strip()
+            assert blocks[-1].get("text", "a").strip()
         for block in blocks:
-            check_block(block)
+            check_block(block, said=turn["role"] == "assistant")
     assert owed == []
     check_server_calls(turns)
     marks += sum("cache_control" in block for block in body.get("system", ()))
@@ -153,9 +158,9 @@ def check_body(body: dict[str, Any]) -> None:
         assert body["tools"]
 
 
-def check_block(block: dict[str, Any]) -> None:
+def check_block(block: dict[str, Any], *, said: bool = False) -> None:
     if block["type"] == "text":
-        assert block["text"].strip()
+        assert block["text"].strip() or (said and block["text"] and "cache_control" not in block)
     if block["type"] == "tool_use":
         assert isinstance(block["input"], dict)
         assert block["name"]

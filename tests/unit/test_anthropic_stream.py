@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,10 @@ from rejoinder.core.model import (
     TextDelta,
     UsageSoFar,
 )
+from rejoinder.core.parts import Text, ToolCall
 from rejoinder.providers.anthropic_events import Events
 from rejoinder.providers.anthropic_stream import Answer
-from rejoinder.providers.errors import BrokenStreamError
+from rejoinder.providers.errors import BrokenStreamError, classify
 from rejoinder.testing.conformance import check_answer
 from tests.integration.sse import block, call, end, event, start, text
 
@@ -55,6 +57,8 @@ class Heard:
                 self.counted.append(answer.take(events.take(chunk), self.batches[-1]))
             except Exception as error:  # noqa: BLE001  # which one is for the test to say
                 self.error = error
+                break
+            if answer.ended:
                 break
 
     @property
@@ -120,7 +124,8 @@ def test_part_of_an_event_or_a_comment_is_no_sign_of_life() -> None:
         delta("?", 4),
         event({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "?"}}),
         event({"type": "content_block_start", "index": 1, "content_block": {"no": "type"}}),
-        start(content=[{"type": "text", "text": "half of it"}, {"no": "type"}]),
+        start(id="msg_2"),
+        delta("?").replace(b"text_delta", b"text_delta\xff"),
     ],
 )
 def test_a_broken_event_takes_none_with_it_that_came_before_in_the_same_chunk(
@@ -188,3 +193,108 @@ def test_events_are_read_as_json_is(value: object) -> None:
     sent = f"event: new\ndata: {data}\n\n".encode("utf-8", "surrogatepass")
     (found,) = Events(httpx2.Response(200)).take(sent)
     assert json.dumps(found, ensure_ascii=False) == data
+
+
+FIRST = start(id="msg_a") + text(0, "Once", " upon") + call(1, "a", '{"x"', ":1}") + end("tool_use")
+SECOND = start(id="msg_b") + text(0, "There", " was") + text(1, "a king") + end()
+
+
+@given(st.integers(0, len(FIRST)), st.integers(1, 400))
+def test_of_two_generations_in_one_body_none_gets_parts_of_the_other(cut: int, size: int) -> None:
+    sent = FIRST[:cut] + SECOND
+    heard = Heard(*(sent[at : at + size] for at in range(0, len(sent), size)))
+    replies = [item for item in heard.items if isinstance(item, Reply)]
+    assert bool(replies) is (heard.error is None)
+    assert all(
+        reply in (check_answer(Heard(FIRST).items), check_answer(Heard(SECOND).items))
+        for reply in replies
+    )
+    if replies:
+        check_answer(heard.items)
+    elif heard.error is not None:
+        assert isinstance(heard.error, BrokenStreamError)
+
+
+def test_another_answer_while_one_is_open_is_tried_again_and_the_same_one_is_ignored() -> None:
+    again = start(id="msg_b", usage={"input_tokens": 99, "output_tokens": 99})
+    heard = Heard(start(id="msg_a"), text(0, "Hel"), again, text(1, "lo"), end())
+    assert isinstance(heard.error, BrokenStreamError)
+    same = Heard(start(), text(0, "Hel"), start(content=[{"type": "text"}]), text(1, "lo"), end())
+    assert check_answer(same.items).parts == (Text("Hel"), Text("lo"))
+    nameless = start(id=None)
+    assert isinstance(Heard(nameless, text(0, "Hel"), nameless).error, BrokenStreamError)
+    assert Heard(nameless, nameless, text(0, "Hel"), end()).error is None
+
+
+def test_a_block_that_begins_twice_is_one_block() -> None:
+    opened = event(
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+    )
+    heard = Heard(start(), opened, delta("Hel"), opened, delta("lo"), text(1, "!"), end())
+    assert check_answer(heard.items).parts == (Text("Hello"), Text("!"))
+    wire = {"type": "tool_use", "id": "t", "name": "add", "input": {}}
+    twice = event({"type": "content_block_start", "index": 0, "content_block": wire})
+    reply = check_answer(Heard(start(), twice, call(0, "t", "{}"), end("tool_use")).items)
+    assert reply.parts == (ToolCall("t", "add", {}),)
+
+
+@pytest.mark.parametrize("more", [text(0, "again"), call(0, "t"), delta("more")])
+def test_another_block_in_the_place_of_one_that_has_ended_is_no_answer(more: bytes) -> None:
+    heard = Heard(start(), text(0, "Hello"), more, end())
+    assert isinstance(heard.error, BrokenStreamError)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b'{"type": "error", "error": {"type": "overloaded_error"}}', "overloaded"),
+        (b'{"error": {"type": "overloaded_error", "message": "Oh"}}', "overloaded"),
+        (b'{"type": "overloaded_error", "message": "Oh"}', "overloaded"),
+        (b'{"message": "Oh"}', "generic"),
+        (b"Overloaded", "generic"),
+        (b'"Overloaded"', "generic"),
+        (b"{", "generic"),
+        (b"", "generic"),
+    ],
+)
+@pytest.mark.parametrize("sent", [b"event: error\ndata: %b\n\n", b"data:%b\nevent:error\n\n"])
+def test_an_error_is_one_by_the_name_of_its_event(sent: bytes, data: bytes, kind: str) -> None:
+    heard = Heard(WORDS + delta("a") + sent % data + delta("b"))
+    assert heard.deltas == [TextDelta(0, "a")]
+    assert isinstance(heard.error, APIStatusError)
+    failure = classify(heard.error, "anthropic").failure
+    assert (failure.kind, failure.retryable) == (kind, True)
+
+
+@pytest.mark.parametrize("line", ["\n", "\r\n", "\r"])
+def test_an_event_of_many_lines_is_one_object(line: str) -> None:
+    data = json.dumps({"type": "ping", "more": [1, 2]}, indent=1)
+    lines = [": a comment", "id: 7", "event: ping", *(f"data: {x}" for x in data.split("\n"))]
+    sent = (line.join(lines) + line * 2).encode()
+    for size in (1, 7, len(sent)):
+        events = Events(httpx2.Response(200))
+        chunks = [sent[at : at + size] for at in range(0, len(sent), size)]
+        found = [each for chunk in chunks for each in events.take(chunk)] + [*events.end()]
+        assert found == [{"type": "ping", "more": [1, 2]}]
+
+
+@pytest.mark.parametrize("line", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("every", [2**30, 100])
+def test_a_long_event_in_small_chunks_costs_time_by_its_length(line: bytes, every: int) -> None:
+    def seconds(size: int) -> float:
+        words = "x" * size
+        parts = [words[at : at + every] for at in range(0, size, every)]
+        data = json.dumps({"type": "ping", "words": parts}).replace(", ", ",\n").split("\n")
+        lines = [b"event: ping", *(b"data: " + each.encode() for each in data), b"", b""]
+        sent = line.join(lines)
+        events = Events(httpx2.Response(200))
+        began = time.thread_time()
+        found = [
+            each for at in range(0, len(sent), 256) for each in events.take(sent[at : at + 256])
+        ] + [*events.end()]
+        took = time.thread_time() - began
+        assert found == [{"type": "ping", "words": parts}]
+        return took
+
+    small, large = 2**19, 2**23
+    assert min(seconds(large) for _ in range(2)) < 4 * 16 * min(seconds(small) for _ in range(3))

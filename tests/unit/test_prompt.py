@@ -91,6 +91,21 @@ def test_empty_parts_and_empty_messages_go() -> None:
     assert said(*history) == ((Text("u"),), (Text("w"),))
 
 
+def test_white_space_between_an_answers_parts_goes_back_as_it_came() -> None:
+    answer = (Reasoning("", "a"), Text("\n\n"), Reasoning("", "b"), Text(" "), Text("v"))
+    parts = (Text("\n"), *answer, Text(""), Text(" "))
+    assert said(user("u"), assistant(*parts), user("w"))[1] == answer
+    unsigned = (Reasoning("unsigned"), Text("\n\n"), Text("v"))
+    assert said(user("u"), assistant(*unsigned), user("w"))[1] == (Text("v"),)
+    called = (call("1"), Text(" "), call("1"))
+    assert said(user("u"), assistant(*called), user("w"))[1] == (call("1"),)
+
+
+def test_white_space_of_another_model_stays_at_home() -> None:
+    history = (user("u"), assistant(Text("v"), Text(" "), Text("w"), model="other:one"))
+    assert said(*history)[1] == (Text("v"), Text("w"))
+
+
 def test_signed_thinking_stays_even_if_it_is_empty() -> None:
     kept = (Reasoning("", "sig"), Reasoning("", "data", {"type": "redacted_thinking"}))
     history = (user("u"), assistant(*kept, Reasoning("unsigned"), Text("v")), user("w"))
