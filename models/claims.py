@@ -31,10 +31,13 @@ ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp(), name = excluded.name
 """)
 
 _HEARTBEAT = text("""
-UPDATE rejoinder.workers SET seen_at = clock_timestamp() WHERE id = :worker_id;
-SELECT w.id AS worker_id, c.id AS chat_id, c.lease_id, c.step_id, c.history_version, c.status
-  FROM rejoinder.workers AS w LEFT JOIN rejoinder.chats AS c ON c.worker_id = w.id
- WHERE w.id = :worker_id
+UPDATE rejoinder.workers SET seen_at = clock_timestamp() WHERE id = :worker_id
+""")
+
+_LEASES = text("""
+SELECT c.id AS chat_id, c.lease_id, c.step_id, c.history_version, c.status
+  FROM rejoinder.chats AS c
+ WHERE c.worker_id = :worker_id
 """)
 
 _RETIRE = text("""
@@ -179,31 +182,32 @@ class Lease:
 
 def register_worker(engine: Engine, worker_id: UUID, name: str) -> None:
     """Announce a process. Doing it again (after its row was buried) is fine."""
-    with engine.begin() as connection:
+    with at_once(engine) as connection:
         connection.execute(_REGISTER, {"worker_id": worker_id, "name": name})
 
 
 def heartbeat(engine: Engine, worker_id: UUID) -> list[Lease] | None:
     """Say that this process lives, and learn which leases it still holds.
 
-    One round trip per process, however many chats it runs. Indexes: workers_pkey, chats_leased.
+    Two round trips per process, however many chats it runs. Indexes: workers_pkey, chats_leased.
     Locks only the worker's own row; waits for a sweeper that is just taking this worker's chats,
     and then no longer finds them: the second statement looks again, where a CTE would still see
-    the chats as they were before the wait. None: the row is gone, register again.
+    the chats as they were before the wait. The first is committed by itself: whoever has the
+    chats locked for long keeps nobody from living. None: the row is gone, register again.
     """
-    rows = _at_once(engine, _HEARTBEAT, worker_id=worker_id)
-    if not rows:
-        return None
+    with at_once(engine) as connection:
+        if not connection.execute(_HEARTBEAT, {"worker_id": worker_id}).rowcount:
+            return None
+        rows = connection.execute(_LEASES, {"worker_id": worker_id}).all()
     return [
         Lease(row.chat_id, row.lease_id, row.step_id, row.history_version, Status(row.status))
         for row in rows
-        if row.chat_id is not None
     ]
 
 
 def retire_worker(engine: Engine, worker_id: UUID) -> None:
     """Remove the row of a process that ends well and owns nothing."""
-    with engine.begin() as connection:
+    with at_once(engine) as connection:
         connection.execute(_RETIRE, {"worker_id": worker_id})
 
 

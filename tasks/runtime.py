@@ -2,9 +2,8 @@
 
 Made on first use in each process and never inherited across a fork. Pool threads run their step's
 asynchronous part on the one event loop here, so that a process has one provider client, however
-many chats it runs. The heartbeat thread keeps this process' row alive and cancels steps whose lease
-is gone, whose chat is to stop, or whose time is up. When the worker goes (`stopping.py`), steps
-that do not finish in time are cancelled, and so handed back.
+many chats it runs. `heartbeat.py` keeps this process' row alive and its leases honest. When the
+worker goes (`stopping.py`), steps that do not finish in time are cancelled, and so handed back.
 """
 
 import asyncio
@@ -20,30 +19,25 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from math import inf
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import redis
 from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
 from uuid_utils.compat import uuid7
 
-from models import claims, machine
-from models.engine import make_engine, transaction
+from models.engine import make_engine
 from rejoinder import providers
 from rejoinder.core.cancellation import Cancellation
-from rejoinder.core.effects import Cause, Dispatch, Fence
-from rejoinder.core.errors import Stale
+from rejoinder.core.effects import Cause, Dispatch
 from rejoinder.core.settings import Settings
-from rejoinder.core.state import Status
 from rejoinder.prices import Prices
 from rejoinder.streams import EventWriter
 from rejoinder.tools import Registry, default_registry
 from tasks import hints, stopping
 from tasks.background import Background
-from tasks.db_retry import retrying
+from tasks.heartbeat import Heartbeat
 from tasks.histories import MOST_ENTRIES, Histories
 from tasks.timers import after
 from tasks.turnstile import Turnstile
@@ -54,8 +48,6 @@ T = TypeVar("T")
 
 HEED_SECONDS = 5.0
 """How long a cancelled step may take to let go of what it does."""
-AGAIN_SECONDS = 1.0
-"""How soon a heartbeat that failed is tried again."""
 GOODBYE_SECONDS = 1.0
 """How long connections to models may take to be closed."""
 MAX_EARLY = 1000
@@ -104,29 +96,22 @@ class Runtime:
         """Chats that were left meanwhile, because they may be suspect, too."""
         self.unwritten: dict[UUID, Mapping[str, Any]] = {}
         """What steps could not write in time, by lease: it is handed back with the chat."""
-        self._steps: dict[UUID, Running] = {}
+        self.in_flight: dict[UUID, Running] = {}
         self._early: OrderedDict[UUID, Cause] = OrderedDict()
-        self._orphans: set[UUID] = set()
         self._loop_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-        self._look = threading.Event()
-        self._unwell_at = -inf
+        self.heartbeat = Heartbeat(self)
         self._closed = False
         channel = hints.channel_of(settings.redis_prefix, self.worker_id)
-        self._hints = hints.Listener(self.redis, channel, self.cancel, self._look.set)
+        self._hints = hints.Listener(self.redis, channel, self.cancel, self.heartbeat.soon)
 
     def start(self) -> None:
         """Announce this process, begin to beat and to listen."""
-        retrying(self._register)()
-        self._heart.start()
+        self.heartbeat.start()
         self._hints.start()
         stopping.this.on(self._drain, self._cancel_in_the_end)
         atexit.register(self.close)
-
-    def _register(self) -> None:
-        claims.register_worker(self.engine, self.worker_id, self.name)
 
     def close(self) -> None:
         """Say goodbye: the last events go out, and the row of this process is removed."""
@@ -134,13 +119,9 @@ class Runtime:
             return
         self._closed = True
         self.background.cancel()
-        self._look.set()
         self._hints.close()
         self.events.close()
-        try:
-            claims.retire_worker(self.engine, self.worker_id)
-        except SQLAlchemyError as error:
-            log.info("The row of this process stays for the sweep: %s", error)
+        self.heartbeat.close()
         self.engine.dispose()
         self._close_providers()
 
@@ -200,7 +181,7 @@ class Runtime:
     def running(self, chat_id: UUID, lease_id: UUID) -> Iterator[Running]:
         """Keep track of a step, so that it can be cancelled."""
         step = Running(chat_id, lease_id, time.monotonic())
-        self._steps[lease_id] = step
+        self.in_flight[lease_id] = step
         try:
             if (early := self._early.pop(lease_id, None)) is not None:
                 step.cancellation.cancel(early)
@@ -208,17 +189,12 @@ class Runtime:
                 step.cancellation.cancel(Cause.SHUTDOWN)
             yield step
         finally:
-            del self._steps[lease_id]
-
-    @property
-    def may_judge(self) -> bool:
-        """Whether silence of others means anything: not if this one could not be heard either."""
-        return time.monotonic() - self._unwell_at > self.settings.dead_after_seconds
+            del self.in_flight[lease_id]
 
     def cancel(self, lease_id: UUID, cause: Cause) -> None:
         """Cancel the step that holds this lease, if it runs here, or as soon as it does."""
         self._early[lease_id] = cause  # the claim's answer may still be on its way
-        if (step := self._steps.get(lease_id)) is not None:
+        if (step := self.in_flight.get(lease_id)) is not None:
             self._early.pop(lease_id, None)
             step.cancellation.cancel(cause)
             return
@@ -227,7 +203,7 @@ class Runtime:
 
     def cancel_all(self, cause: Cause) -> None:
         """Cancel every step of this process."""
-        for step in [*self._steps.values()]:
+        for step in [*self.in_flight.values()]:
             step.cancellation.cancel(cause)
 
     def _cancel_in_the_end(self) -> None:
@@ -236,77 +212,6 @@ class Runtime:
     def _drain(self) -> None:
         self.background.cancel()
         after(self.settings.drain_seconds, self._cancel_in_the_end)
-
-    def _beat(self) -> None:
-        pause = self.settings.heartbeat_seconds
-        while True:
-            early = self._look.wait(pause)
-            self._look.clear()
-            if self._closed:
-                return
-            pause = self.settings.heartbeat_seconds
-            try:
-                self._check_deadlines()
-                self.beat_once(regular=not early)
-            except Exception as error:  # noqa: BLE001  # a heart that stops is taken for dead
-                log.warning("Heartbeat failed, and is tried again: %s", error)
-                self._unwell_at = time.monotonic()
-                pause = min(pause, AGAIN_SECONDS)
-
-    def _check_deadlines(self) -> None:
-        latest = time.monotonic() - self.settings.step_seconds
-        for step in [*self._steps.values()]:
-            if step.since < latest:
-                step.cancellation.cancel(Cause.DEADLINE)
-
-    def beat_once(self, *, regular: bool = True) -> None:
-        """Say that this process lives; cancel what it should no longer do."""
-        # Before the statement: a later claim is not in its answer.
-        known = [*self._steps.values()]
-        leases = claims.heartbeat(self.engine, self.worker_id)
-        if leases is None:
-            self._register()
-            leases = []
-        held = {lease.lease_id: lease for lease in leases}
-        if regular:
-            self.histories.expire()
-            self._hand_back_orphans(held)
-        for step in known:
-            lease = held.get(step.lease_id)
-            if lease is None:
-                step.cancellation.cancel(Cause.LEASE_LOST)
-            elif lease.status is Status.INTERRUPTING:
-                step.cancellation.cancel(Cause.INTERRUPT)
-
-    def _hand_back_orphans(self, held: Mapping[UUID, claims.Lease]) -> None:
-        """Release chats that are leased to this process but that no step of it works on.
-
-        That happens when a claim or a write was committed and its answer got lost on the way. Only
-        a lease that two beats in a row saw without a step: a claim may just be on its way back. By
-        another thread: a heart does not wait for a broker.
-        """
-        without = {lease_id for lease_id in held if lease_id not in self._steps}
-        for lease_id in self.unwritten.keys() - held.keys():
-            del self.unwritten[lease_id]  # the chat was taken away, or could be written after all
-        for lease_id in without & (self._orphans | self.unwritten.keys()):
-            lease = held[lease_id]
-            log.warning("Chat %s is leased to nobody here; handing it back", lease.chat_id)
-            stopping.this.errand(partial(self._hand_back, lease))
-        self._orphans = without
-
-    def _hand_back(self, lease: claims.Lease) -> None:
-        from tasks.dispatch import publish  # noqa: PLC0415  # they need the runtime itself
-        from tasks.lost import rebuild  # noqa: PLC0415
-
-        fence = Fence(lease.chat_id, lease.lease_id, lease.history_version)
-        produced = self.unwritten.get(lease.lease_id)
-        if produced is None:
-            produced = {"partial": rebuild(self, lease.chat_id, lease.history_version)}
-        with suppress(Stale):
-            with transaction(self.engine) as tx:
-                effects = machine.release(tx, fence, **produced)
-            publish(self, effects)
-        self.unwritten.pop(lease.lease_id, None)
 
 
 _current: Runtime | None = None

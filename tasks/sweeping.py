@@ -41,7 +41,7 @@ def sweep_chats() -> None:
             dead_after=runtime.dead_after,
             rebuild=partial(rebuild, runtime),
             spare=True,
-            recovering=runtime.may_judge,
+            recovering=runtime.heartbeat.may_judge,
             queued=waiting_steps(),
             keep_keys=timedelta(seconds=runtime.settings.keep_keys_seconds),
         )

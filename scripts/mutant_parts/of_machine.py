@@ -147,15 +147,12 @@ OF_MACHINE: tuple[Mutant, ...] = (
     Mutant(
         "the heartbeat looks too early",
         "models/claims.py",
-        "UPDATE rejoinder.workers SET seen_at = clock_timestamp() WHERE id = :worker_id;\n"
-        "SELECT w.id AS worker_id, c.id AS chat_id, c.lease_id, c.step_id, c.history_version,"
-        " c.status\n"
-        "  FROM rejoinder.workers AS w LEFT JOIN",
-        "WITH w AS (UPDATE rejoinder.workers SET seen_at = clock_timestamp()"
-        " WHERE id = :worker_id RETURNING id)\n"
-        "SELECT w.id AS worker_id, c.id AS chat_id, c.lease_id, c.step_id, c.history_version,"
-        " c.status\n"
-        "  FROM w LEFT JOIN",
+        '        if not connection.execute(_HEARTBEAT, {"worker_id": worker_id}).rowcount:\n'
+        "            return None\n"
+        '        rows = connection.execute(_LEASES, {"worker_id": worker_id}).all()\n',
+        '        rows = connection.execute(_LEASES, {"worker_id": worker_id}).all()\n'
+        '        if not connection.execute(_HEARTBEAT, {"worker_id": worker_id}).rowcount:\n'
+        "            return None\n",
         (SWEEPS,),
     ),
     Mutant(

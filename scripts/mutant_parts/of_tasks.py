@@ -168,7 +168,7 @@ OF_TASKS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a deadline is taken for a theft",
-        "tasks/runtime.py",
+        "tasks/heartbeat.py",
         "step.cancellation.cancel(Cause.DEADLINE)",
         "step.cancellation.cancel(Cause.LEASE_LOST)",
         LEAVING,

@@ -114,9 +114,9 @@ def test_a_tool_that_blocks_the_loop_does_not_keep_other_chats_from_stopping(
 def test_one_that_could_not_be_heard_does_not_judge(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert runtime.may_judge
+    assert runtime.heartbeat.may_judge
     monkeypatch.setattr(claims, "heartbeat", lambda *_: 1 / 0)
-    wait_until(lambda: not runtime.may_judge)
+    wait_until(lambda: not runtime.heartbeat.may_judge)
 
 
 def test_in_a_hurry_steps_are_cancelled_at_once(

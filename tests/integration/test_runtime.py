@@ -38,9 +38,9 @@ def test_a_claim_whose_answer_was_lost_is_handed_back(
     world = World(runtime.engine)
     chat = world.new()
     claims.claim(runtime.engine, chat.id, runtime.worker_id, dead_after=DEAD_AFTER)
-    runtime.beat_once()
+    runtime.heartbeat.beat_once()
     assert world.row(chat.id)["status"] == "running", "its answer may be on the way"
-    runtime.beat_once()
+    runtime.heartbeat.beat_once()
     row = world.row(chat.id)
     assert (row["status"], row["crashes"]) == ("pending", 0)
     assert [effects.dispatch is not None for effects in published] == [True]
@@ -52,7 +52,7 @@ def test_a_step_at_work_keeps_its_lease(runtime: Runtime, published: list[Effect
     fence = world.claim(chat.id, runtime.worker_id)
     with runtime.running(chat.id, fence.lease_id) as step:
         for _ in range(3):
-            runtime.beat_once()
+            runtime.heartbeat.beat_once()
         assert step.cancellation.cause is None
     assert world.row(chat.id)["status"] == "running"
     assert published == []
@@ -70,7 +70,7 @@ def test_a_step_whose_chat_was_stopped_or_taken_is_cancelled_with_the_cause(
     fence = world.claim(chat.id, runtime.worker_id)
     with runtime.running(chat.id, fence.lease_id) as step:
         _take(world, take, chat.id, fence.lease_id)
-        runtime.beat_once()
+        runtime.heartbeat.beat_once()
         assert step.cancellation.cause is cause
 
 

@@ -127,7 +127,7 @@ def test_a_chat_whose_write_fails_for_long_is_handed_back_with_its_results(
     row = world.row(subject.id)
     assert row["status"] == "running", "nothing could be written"
     mended(world, "messages")
-    runtime.beat_once()
+    runtime.heartbeat.beat_once()
     row = world.row(subject.id)
     assert (row["status"], row["crashes"], row["attempt"]) == ("pending", 0, 0)
     assert row["last_error"] is None
@@ -147,9 +147,9 @@ def test_what_could_not_be_handed_back_either_is_handed_back_later(
     breaking(world, "messages", "53100", "NEW.role = 'tool'")
     run(runtime, subject)
     with pytest.raises(Exception, match="broken"):
-        runtime.beat_once()
+        runtime.heartbeat.beat_once()
     mended(world, "messages")
-    runtime.beat_once()
+    runtime.heartbeat.beat_once()
     assert world.row(subject.id)["status"] == "pending"
     assert history(world, subject) == ["user", "assistant", "tool"]
 
