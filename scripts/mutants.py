@@ -15,6 +15,7 @@ from pathlib import Path
 
 from scripts.mutant_parts.mutant import MATRIX, Mutant
 from scripts.mutant_parts.of_machine import OF_MACHINE
+from scripts.mutant_parts.of_steps import OF_STEPS
 from scripts.mutant_parts.of_tasks import OF_TASKS
 
 ROOT = Path(__file__).parent.parent
@@ -26,7 +27,7 @@ AS_IT_IS = (
 AT_ONCE = 2
 TIMEOUT_SECONDS = 600
 
-MUTANTS: tuple[Mutant, ...] = (*OF_MACHINE, *OF_TASKS)
+MUTANTS: tuple[Mutant, ...] = (*OF_MACHINE, *OF_STEPS, *OF_TASKS)
 
 
 def apply(mutant: Mutant, root: Path) -> None:

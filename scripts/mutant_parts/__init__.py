@@ -1,1 +1,1 @@
-"""The faults of `make mutants`: `of_machine.py` and `of_tasks.py`; `mutant.py` says what one is."""
+"""The faults of `make mutants`: one list per room; `mutant.py` says what a fault is."""

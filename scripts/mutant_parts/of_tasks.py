@@ -1,119 +1,13 @@
-"""Faults in `tasks/`: causes, ends of steps, hints, heartbeat, recovery, sweeps, dispatch."""
+"""Faults in `tasks/` around steps: causes, hints, heartbeat, recovery, sweeps, dispatch."""
 
 from scripts.mutant_parts.mutant import Mutant
 
 LEAVING = ("tests/integration/test_leaving.py",)
 STOPPING = ("tests/scenarios/test_stopping_matrix.py",)
-ENDS = ("tests/integration/test_step_ends.py",)
+HINTS = ("tests/integration/test_hints.py",)
+HEARTBEAT = ("tests/integration/test_runtime.py",)
 
 OF_TASKS: tuple[Mutant, ...] = (
-    Mutant(
-        "the leaving drop what tools had finished",
-        "tasks/step.py",
-        """                partial=held.partial,
-                results=held.results,
-                untouched=""",
-        """                partial=held.partial,
-                untouched=""",
-        ENDS,
-        "shutdown",
-    ),
-    Mutant(
-        "the leaving drop what tools had finished, through real workers",
-        "tasks/step.py",
-        """                partial=held.partial,
-                results=held.results,
-                untouched=""",
-        """                partial=held.partial,
-                untouched=""",
-        ("tests/scenarios/test_shutdowns.py",),
-        "result_is_kept and threads",
-    ),
-    Mutant(
-        "the leaving take what never began for begun",
-        "tasks/step.py",
-        """                results=held.results,
-                untouched=held.untouched,
-            )
-        case Cause.DEADLINE""",
-        """                results=held.results,
-            )
-        case Cause.DEADLINE""",
-        ENDS,
-        "shutdown",
-    ),
-    Mutant(
-        "a stop drops what tools had finished",
-        "tasks/held.py",
-        """            partial=self.partial,
-            results=self.results,
-""",
-        """            partial=self.partial,
-""",
-        ENDS,
-        "a_stop",
-    ),
-    Mutant(
-        "a stop takes what never began for begun",
-        "tasks/held.py",
-        """            results=self.results,
-            untouched=self.untouched,
-""",
-        """            results=self.results,
-""",
-        ENDS,
-        "a_stop",
-    ),
-    Mutant(
-        "a retry drops what tools had finished",
-        "tasks/step.py",
-        """            retry_state=retry_state(error.failure, wait),
-            results=held.results,
-""",
-        """            retry_state=retry_state(error.failure, wait),
-""",
-        ENDS,
-        "next_attempt",
-    ),
-    Mutant(
-        "a retry takes what never began for begun",
-        "tasks/step.py",
-        """            results=held.results,
-            untouched=held.untouched,
-            lost=held.partial,
-        )
-    else""",
-        """            results=held.results,
-            lost=held.partial,
-        )
-    else""",
-        ENDS,
-        "next_attempt",
-    ),
-    Mutant(
-        "a failure drops what tools had finished",
-        "tasks/step.py",
-        """            error.failure,
-            results=held.results,
-""",
-        """            error.failure,
-""",
-        ENDS,
-        "too_often",
-    ),
-    Mutant(
-        "a failure takes what never began for begun",
-        "tasks/step.py",
-        """            error.failure,
-            results=held.results,
-            untouched=held.untouched,
-""",
-        """            error.failure,
-            results=held.results,
-""",
-        ENDS,
-        "too_often",
-    ),
     Mutant(
         "the leaving are interrupted",
         "tasks/runtime.py",
@@ -172,5 +66,141 @@ OF_TASKS: tuple[Mutant, ...] = (
         "step.cancellation.cancel(Cause.DEADLINE)",
         "step.cancellation.cancel(Cause.LEASE_LOST)",
         LEAVING,
+    ),
+    Mutant(
+        "missed hints are not looked for",
+        "tasks/hints.py",
+        "                    self._look()\n",
+        "                    continue\n",
+        HINTS,
+    ),
+    Mutant(
+        "who lost the connection hears no more hints",
+        "tasks/hints.py",
+        "                if not self._stopping.wait(AGAIN_SECONDS):\n",
+        """                return
+                if error:
+""",
+        HINTS,
+    ),
+    Mutant(
+        "an unreadable hint stops the listener",
+        "tasks/hints.py",
+        "        except (ValueError, TypeError):\n",
+        "        except ZeroDivisionError:\n",
+        HINTS,
+    ),
+    Mutant(
+        "what comes after a hole is told",
+        "tasks/live.py",
+        '        if part["seq"] - part["n"] != said:\n',
+        "        if not part:\n",
+        ("tests/integration/test_live.py",),
+    ),
+    Mutant(
+        "two attempts become one answer",
+        "tasks/live.py",
+        '            if found and part["attempt"] != found[-1]["attempt"]:\n',
+        "            if not part:\n",
+        ("tests/integration/test_live.py",),
+    ),
+    Mutant(
+        "the heartbeat takes a stop for a theft",
+        "tasks/runtime.py",
+        "                step.cancellation.cancel(Cause.INTERRUPT)\n",
+        "                step.cancellation.cancel(Cause.LEASE_LOST)\n",
+        HEARTBEAT,
+    ),
+    Mutant(
+        "the heartbeat leaves a stolen chat at work",
+        "tasks/runtime.py",
+        "                step.cancellation.cancel(Cause.LEASE_LOST)\n",
+        "                continue\n",
+        HEARTBEAT,
+    ),
+    Mutant(
+        "a claim on its way back is handed back",
+        "tasks/runtime.py",
+        "in without & (self._orphans | self.unwritten.keys()):",
+        "in without:",
+        HEARTBEAT,
+    ),
+    Mutant(
+        "leases without a step stay",
+        "tasks/runtime.py",
+        "        self._orphans = without\n",
+        "        self._orphans = set()\n",
+        HEARTBEAT,
+    ),
+    Mutant(
+        "who was swept away is not back",
+        "tasks/runtime.py",
+        """            self._register()
+            leases = []
+""",
+        "            leases = []\n",
+        HEARTBEAT,
+    ),
+    Mutant(
+        "the deaf judge others",
+        "tasks/runtime.py",
+        "                self._unwell_at = time.monotonic()\n",
+        "",
+        LEAVING,
+    ),
+    Mutant(
+        "children are not told that the worker goes",
+        "tasks/stopping.py",
+        "            self._tell_children(0)\n",
+        "",
+        LEAVING,
+        "children",
+    ),
+    Mutant(
+        "children are not told to hurry",
+        "tasks/stopping.py",
+        "            self._tell_children(1)\n",
+        "",
+        LEAVING,
+        "children",
+    ),
+    Mutant(
+        "who starts in a leaving worker is not told",
+        "tasks/stopping.py",
+        """        if self.asked:
+            drain()
+""",
+        "",
+        LEAVING,
+    ),
+    Mutant(
+        "who goes waits for background jobs",
+        "tasks/stopping.py",
+        "            self._orders.put(self._begin)\n",
+        "            self._errands.put(self._begin)\n",
+        LEAVING,
+    ),
+    Mutant(
+        "one failed timer is the last",
+        "tasks/timers.py",
+        """        except Exception:
+            log.exception(""",
+        """        except ZeroDivisionError:
+            log.exception(""",
+        ("tests/unit/test_timers.py",),
+    ),
+    Mutant(
+        "a later timer holds up an earlier one",
+        "tasks/timers.py",
+        "        _lock.notify()\n",
+        "",
+        ("tests/unit/test_timers.py",),
+    ),
+    Mutant(
+        "a fork inherits its parent's timers",
+        "tasks/timers.py",
+        "    _lock, _waiting, _thread = threading.Condition(), [], None\n",
+        "    _lock = threading.Condition()\n",
+        ("tests/unit/test_timers.py",),
     ),
 )

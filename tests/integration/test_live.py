@@ -112,6 +112,13 @@ def test_only_the_newest_attempt_counts(stream: Stream) -> None:
     assert stream.written() == (Text("The second's."),)
 
 
+def test_an_attempt_that_was_never_told_to_be_over_is_another_one(stream: Stream) -> None:
+    stream.part("text", 0, "The first attempt's words, ")
+    stream._seq = 1
+    stream.part("text", 0, "and the second's, without its beginning.", attempt=1)
+    assert stream.written() is None
+
+
 @pytest.mark.parametrize(
     ("kind", "data"),
     [

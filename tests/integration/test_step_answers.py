@@ -6,17 +6,23 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 
 from models import machine
+from rejoinder.core.cancellation import Cancellation
 from rejoinder.core.effects import Cause
+from rejoinder.core.messages import Usage
+from rejoinder.core.model import Batch, Reply, StopReason
+from rejoinder.core.parts import Text
 from rejoinder.tools import tool
+from tasks.generate import consume
 from tests.integration.invariants import assert_invariants
 from tests.integration.stepping import Stepping, stepping
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from tests.conftest import RedisSpace
 
@@ -119,6 +125,28 @@ def test_a_stop_that_nobody_heard_of_keeps_the_whole_answer(process: Stepping) -
     meanwhile(process, lambda: process.told("part"), stop)
     assert (process.status, turn(process)) == ("waiting", "interrupted")
     assert process.history()[1:] == [("assistant", ["All of it."])]
+
+
+def test_a_silent_stream_is_given_up(process: Stepping) -> None:
+    object.__setattr__(process.runtime.settings, "silence_seconds", 0.2)
+    process.start({"text": "One two three.", "hang_after": 1})
+    tried = threading.Thread(target=process.step, daemon=True)
+    tried.start()
+    tried.join(10)
+    assert (process.status, process.row["retry_state"]["kind"]) == ("pending", "timeout")
+
+
+def test_a_complete_answer_wins_over_a_cancellation_that_came_with_it() -> None:
+    cancellation = Cancellation()
+    reply = Reply((Text("All of it."),), StopReason.END, Usage())
+
+    async def stream() -> AsyncIterator[Batch]:
+        yield (reply,)
+        cancellation.cancel(Cause.SHUTDOWN)
+        await anyio.sleep_forever()
+
+    done = anyio.run(consume, stream(), cancellation, lambda _: None, 60.0)
+    assert done is reply
 
 
 def test_a_deadline_in_mid_answer_is_tried_again(process: Stepping) -> None:

@@ -6,6 +6,7 @@ end, the third has not begun. The step runs in this process, on real rows.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,9 +15,11 @@ import pytest
 from models import machine
 from rejoinder.core.effects import Cause
 from rejoinder.tools import tool
+from tasks import runtime as runtimes
 from tasks import step
 from tests.integration.invariants import assert_invariants
 from tests.integration.stepping import Stepping, stepping
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -158,6 +161,31 @@ def test_a_step_that_took_too_long_too_often_keeps_results_for_a_retry(
     process.step()
     assert process.results()[::2] == ["found", "came"]
     assert stage.ran_once
+
+
+def test_a_result_that_comes_too_late_is_told_nobody(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tool did not heed the cancellation, and the chat was handed back meanwhile."""
+    monkeypatch.setattr(runtimes, "HEED_SECONDS", 0.1)
+    process, released = stage.process, threading.Event()
+
+    @tool
+    async def deaf() -> str:
+        """Go on, whatever is asked."""
+        process.cancel(Cause.SHUTDOWN)
+        with anyio.CancelScope(shield=True):
+            while not released.is_set():  # noqa: ASYNC110  # it is set by another thread
+                await anyio.sleep(0.01)
+        return "late"
+
+    process.start({"calls": [{"name": "deaf", "arguments": {}}]}, tools=[deaf])
+    process.step()
+    assert process.status == "pending"
+    released.set()
+    wait_until(lambda: not process.runtime._tasks, what="the tool's end")
+    states = [event.data["state"] for event in process.told("tool")]
+    assert states == ["started"]
 
 
 def test_a_step_whose_lease_is_gone_writes_nothing(stage: Stage) -> None:
