@@ -119,6 +119,15 @@ def test_one_that_could_not_be_heard_does_not_judge(
     wait_until(lambda: not runtime.heartbeat.may_judge)
 
 
+def test_a_process_that_begins_in_a_leaving_worker_is_told() -> None:
+    """The first step of a child may come with the news."""
+    told: list[str] = []
+    going = stopping.Stopping()  # without threads: nobody else tells
+    going.begin(now=True)
+    going.on(lambda: told.append("drain"), lambda: told.append("hurry"))
+    assert told == ["drain", "hurry"]
+
+
 def test_in_a_hurry_steps_are_cancelled_at_once(
     runtime: Runtime, going: stopping.Stopping, world: World
 ) -> None:

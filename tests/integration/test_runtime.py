@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
+from sqlalchemy import text
 
 from models import claims, machine
 from rejoinder.core.effects import Cause, Effects
@@ -44,6 +45,18 @@ def test_a_claim_whose_answer_was_lost_is_handed_back(
     row = world.row(chat.id)
     assert (row["status"], row["crashes"]) == ("pending", 0)
     assert [effects.dispatch is not None for effects in published] == [True]
+
+
+def test_one_that_was_taken_for_dead_is_back_with_the_next_beat(
+    runtime: Runtime, published: list[Effects]
+) -> None:
+    world = World(runtime.engine)
+    chat = world.new()
+    with runtime.engine.begin() as tx:
+        tx.execute(text("DELETE FROM rejoinder.workers"))
+    runtime.beat_once()
+    world.claim(chat.id, runtime.worker_id)  # or it could not be claimed
+    assert published == []
 
 
 def test_a_step_at_work_keeps_its_lease(runtime: Runtime, published: list[Effects]) -> None:

@@ -133,12 +133,12 @@ def test_a_silent_stream_is_given_up(process: Stepping) -> None:
     tried = threading.Thread(target=process.step, daemon=True)
     tried.start()
     tried.join(10)
-    assert (process.status, process.row["retry_state"]["kind"]) == ("pending", "timeout")
+    assert (process.status, process.row["retry_state"]["kind"]) == ("pending", "stream_silence")
 
 
 def test_a_complete_answer_wins_over_a_cancellation_that_came_with_it() -> None:
     cancellation = Cancellation()
-    reply = Reply((Text("All of it."),), StopReason.END, Usage())
+    reply = Reply((Text("All of it."),), StopReason.END, Usage(), "scripted:inline")
 
     async def stream() -> AsyncIterator[Batch]:
         yield (reply,)
