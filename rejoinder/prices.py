@@ -20,6 +20,7 @@ from genai_prices import types
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from rejoinder.core.errors import Rejected
+from rejoinder.core.limits import MOST_CALL_MICROS
 from rejoinder.core.messages import Usage
 from rejoinder.core.money import micros
 
@@ -83,9 +84,9 @@ class Prices:
         """What a call of `provider:model` cost, in millionths of a dollar; None if unknown."""
         if usage.input_tokens is None and usage.output_tokens is None:
             return None
-        if (own := self._find(model)) is not None:
-            return micros(own.of(usage))
-        return _by_the_table(model, usage)
+        own = self._find(model)
+        cost = _by_the_table(model, usage) if own is None else own.of(usage)
+        return None if cost is None else min(micros(cost), MOST_CALL_MICROS)
 
     def _find(self, model: str) -> Price | None:
         if model in self._own:
@@ -94,9 +95,8 @@ class Prices:
         return next((self._own[name] for name in matching), None)
 
 
-def _by_the_table(model: str, usage: Usage) -> int | None:
-    cost = _tariff(model, datetime.now(UTC).date())(usage)
-    return None if cost is None else micros(cost)
+def _by_the_table(model: str, usage: Usage) -> Decimal | None:
+    return _tariff(model, datetime.now(UTC).date())(usage)
 
 
 @lru_cache(maxsize=1000)
@@ -114,14 +114,11 @@ def _tariff(model: str, day: date) -> _Tariff:
     sizes = sorted({tier.start for each in tiers for tier in each})
     prices = [_price(priced, size) for size in (0, *(size + 1 for size in sizes))]
     simple = [each for each in prices if each is not None]
-    return partial(_of, model, sizes, simple) if simple == prices else partial(_ask, model)
+    return partial(_of, sizes, simple) if simple == prices else partial(_ask, model)
 
 
-def _of(model: str, sizes: Sequence[int], prices: Sequence[Price], usage: Usage) -> Decimal | None:
+def _of(sizes: Sequence[int], prices: Sequence[Price], usage: Usage) -> Decimal:
     """By the price that holds for a prompt of this size."""
-    counts = (usage.input_tokens, usage.output_tokens, usage.cache_read_tokens)
-    if any(count is not None and count < 0 for count in (*counts, usage.cache_write_tokens)):
-        return _ask(model, usage)
     return prices[bisect_left(sizes, usage.prompt_tokens or 0)].of(usage)
 
 

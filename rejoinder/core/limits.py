@@ -14,6 +14,12 @@ MOST_TITLE = 200
 MOST_BUDGET = 10**18
 """Tokens, or millionths of a dollar: what a bigint holds, with room for what is spent beyond."""
 
+MOST_TOKENS = 2_000_000_000
+"""Tokens of one call that are believed: what an integer column holds."""
+
+MOST_CALL_MICROS = 10**15
+"""Millionths of a dollar that one call can cost, whatever its price: sums can be stored."""
+
 MOST_CLIENT_TOOLS = 250
 """Tools that the app can declare for one chat."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from uuid import UUID
 
+from rejoinder.core.limits import MOST_TOKENS
 from rejoinder.core.parts import Json, Part
 
 
@@ -110,7 +111,11 @@ class TurnKind(StrEnum):
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one model call; `None` is unknown, which is not zero."""
+    """Tokens of one model call; `None` is unknown, which is not zero.
+
+    What a provider says need not be true, but it must be stored: no count is below zero or beyond
+    `MOST_TOKENS`, and what is no whole number is unknown.
+    """
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -118,12 +123,19 @@ class Usage:
     cache_write_tokens: int | None = None
     reasoning_tokens: int | None = None
 
+    def __post_init__(self) -> None:
+        """Believe no count that cannot be one."""
+        for name, count in [*vars(self).items()]:
+            if count is not None and (type(count) is not int or not 0 <= count <= MOST_TOKENS):
+                whole = min(max(count, 0), MOST_TOKENS) if type(count) is int else None
+                object.__setattr__(self, name, whole)
+
     @property
     def prompt_tokens(self) -> int | None:
         """What the model read, from the cache or not."""
         read = (self.input_tokens, self.cache_read_tokens, self.cache_write_tokens)
         known = [count for count in read if count is not None]
-        return sum(known) if known else None
+        return min(sum(known), MOST_TOKENS) if known else None
 
 
 @dataclass(frozen=True)

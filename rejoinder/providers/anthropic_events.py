@@ -8,6 +8,7 @@ comes after the last one does not matter.
 
 import json
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import cast
 
 import httpx2
@@ -16,7 +17,14 @@ from anthropic import APIStatusError
 from rejoinder.core.parts import Json
 from rejoinder.providers.errors import BrokenStreamError
 
-_decoder = json.JSONDecoder()
+
+def _finite(number: str) -> float | None:
+    """A number, unless it is none, or too large for one: no JSON can hold that."""
+    found = float(number)
+    return found if isfinite(found) else None
+
+
+_decoder = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 class Events:

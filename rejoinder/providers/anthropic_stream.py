@@ -9,6 +9,7 @@ Reads no bytes; `anthropic_events.py` does.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from rejoinder.core.messages import Usage
 from rejoinder.core.model import (
@@ -302,6 +303,7 @@ def _arguments(text: str) -> Mapping[str, Json]:
         return {}
     try:
         found: Json = json.loads(text)
+        json.dumps(found, allow_nan=False)
     except ValueError:
         return {"INVALID_JSON": text}
     return found if isinstance(found, Mapping) else {"INVALID_JSON": text}
@@ -334,17 +336,12 @@ def _settled(part: Part, blocks: list[_Open]) -> Part:
     )
 
 
-def _usage(counts: Mapping[str, Json]) -> Usage:
+def _usage(counts: Mapping[str, Any]) -> Usage:
     details = counts.get("output_tokens_details")
-    thought = details.get("thinking_tokens") if isinstance(details, Mapping) else None
     return Usage(
-        input_tokens=_count(counts.get("input_tokens")),
-        output_tokens=_count(counts.get("output_tokens")),
-        cache_read_tokens=_count(counts.get("cache_read_input_tokens")),
-        cache_write_tokens=_count(counts.get("cache_creation_input_tokens")),
-        reasoning_tokens=_count(thought),
+        input_tokens=counts.get("input_tokens"),
+        output_tokens=counts.get("output_tokens"),
+        cache_read_tokens=counts.get("cache_read_input_tokens"),
+        cache_write_tokens=counts.get("cache_creation_input_tokens"),
+        reasoning_tokens=details.get("thinking_tokens") if isinstance(details, Mapping) else None,
     )
-
-
-def _count(value: Json) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

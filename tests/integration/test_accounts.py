@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
-from models import accounts, machine, reading
+from models import accounts, machine, reading, steps
 from models.engine import transaction
+from rejoinder.core.limits import MOST_TOKENS
 from rejoinder.core.messages import Budget, NewMessage, Role, Usage
 from rejoinder.core.parts import Text
+from rejoinder.prices import Price, Prices
 from tests.chats import World, words
 
 if TYPE_CHECKING:
@@ -122,3 +126,38 @@ def test_a_period_has_its_first_moment_and_not_its_last(world: World) -> None:
     told = owner_usage(world, since=at + timedelta(microseconds=1))
     assert told["models"] == {}
     assert datetime.fromisoformat(told["since"]).astimezone(UTC) > at.astimezone(UTC)
+
+
+@pytest.mark.parametrize("tokens", [3_000_000_000, 10**30, -1, 1.5, float("nan"), "7", True, None])
+def test_whatever_a_provider_counts_can_be_stored(world: World, tokens: Any) -> None:
+    chat = world.new()
+    usage = Usage(tokens, tokens, tokens, tokens, tokens)
+    dear = Prices({"a:*": Price(input=Decimal(10) ** 12, output=Decimal(10) ** 12)})
+    message = NewMessage(
+        Role.ASSISTANT,
+        (Text("Well."),),
+        model="a:x",
+        usage=usage,
+        cost_micros=dear.cost_micros("a:x", usage),
+    )
+    took = steps.Took(
+        turn_id=uuid4(),
+        task_id=uuid4(),
+        worker="w",
+        attempt=0,
+        outcome="finish_turn",
+        seconds=1.0,
+        claim_ms=1.0,
+        load_ms=None,
+        model_ms=None,
+        tools_ms=None,
+        write_ms=None,
+        input_tokens=usage.prompt_tokens,
+        output_tokens=usage.output_tokens,
+    )
+    world.do(machine.finish_turn, world.claim(chat.id), message=message)
+    with transaction(world.engine) as tx:
+        steps.write(tx, chat.id, took)
+    known = {10**30: MOST_TOKENS, 3_000_000_000: MOST_TOKENS, -1: 0}
+    told = get(world, chat.id)["usage"]
+    assert told["output_tokens"] == (known.get(tokens, 0) if type(tokens) is int else 0)

@@ -13,6 +13,8 @@ from anthropic import APIStatusError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rejoinder.core.limits import MOST_TOKENS
+from rejoinder.core.messages import Usage
 from rejoinder.core.model import (
     CallDelta,
     PartDone,
@@ -27,7 +29,7 @@ from rejoinder.providers.anthropic_events import Events
 from rejoinder.providers.anthropic_stream import Answer
 from rejoinder.providers.errors import BrokenStreamError, classify
 from rejoinder.testing.conformance import check_answer
-from tests.integration.sse import block, call, end, event, start, text
+from tests.integration.sse import USAGE, block, call, end, event, start, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -187,7 +189,10 @@ def counts(items: Iterable[StreamItem], kind: type[TextDelta | CallDelta]) -> in
     return sum(item.count for item in items if isinstance(item, kind))
 
 
-@given(st.recursive(st.none() | st.text() | st.floats() | st.integers(), st.lists))
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.recursive(st.none() | st.text() | finite | st.integers(), st.lists))
 def test_events_are_read_as_json_is(value: object) -> None:
     data = json.dumps({"type": "new", "value": value}, ensure_ascii=False)
     sent = f"event: new\ndata: {data}\n\n".encode("utf-8", "surrogatepass")
@@ -264,6 +269,39 @@ def test_an_error_is_one_by_the_name_of_its_event(sent: bytes, data: bytes, kind
     assert isinstance(heard.error, APIStatusError)
     failure = classify(heard.error, "anthropic").failure
     assert (failure.kind, failure.retryable) == (kind, True)
+
+
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        ("7", 7),
+        ("-7", 0),
+        ("3000000000", MOST_TOKENS),
+        ("7.5", None),
+        ('"7"', None),
+        ("true", None),
+        ("[]", None),
+        ("null", None),
+        ("NaN", None),
+        ("-Infinity", None),
+        ("1e999", None),
+    ],
+)
+def test_counts_that_cannot_be_stored_are_none(said: str, known: int | None) -> None:
+    names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "novel_tokens")
+    counts = ", ".join(f'"{name}": {said}' for name in names)
+    began = start().replace(json.dumps(USAGE).encode(), f"{{{counts}}}".encode())
+    assert said.encode() in began
+    ended = end().replace(b'{"output_tokens": 5}', b"null")
+    reply = check_answer(Heard(began + text(0, "a") + ended).items)
+    assert reply.usage == Usage(known, known, known)
+    json.dumps(reply.extra, allow_nan=False)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e999"])
+def test_arguments_that_no_json_can_hold_fit_no_tool(value: str) -> None:
+    reply = check_answer(Heard(start() + call(0, "t", f'{{"a": {value}}}') + end("tool_use")).items)
+    assert reply.parts == (ToolCall("t", "add", {"INVALID_JSON": f'{{"a": {value}}}'}),)
 
 
 @pytest.mark.parametrize("line", ["\n", "\r\n", "\r"])
