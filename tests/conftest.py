@@ -56,6 +56,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say aloud what was not tested, and why: a skipped test is easily overlooked."""
+    skipped = {report.longrepr[2] for report in terminalreporter.stats.get("skipped", ())}
+    for reason in sorted(skipped):
+        terminalreporter.write_line(f"NOT TESTED: {reason}", yellow=True, bold=True)
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Stages | None:
     ours = config.getoption("dist") in ("load", "loadgroup")
     return Stages(config, log) if ours else None

@@ -169,12 +169,13 @@ def script(
 def play(servers: Servers, database_url: str, folder: Path, **settings: str) -> Iterator[Play]:
     """Begin with nobody."""
     engine = make_engine(database_url)
+    broker = settings.get("REJOINDER_BROKER_URL", servers.redis_url)
     env = environment(database_url, servers.redis_url, **{**QUICK, **settings})
     with redis.Redis.from_url(servers.redis_url) as connection:
         connection.flushall()
         with (
             Fleet(env, folder) as fleet,
-            Client(broker_url=servers.redis_url, timeout=30) as client,
+            Client(broker_url=broker, redis_url=servers.redis_url, timeout=30) as client,
         ):
             try:
                 yield Play(servers, database_url, folder, fleet, client, World(engine), connection)

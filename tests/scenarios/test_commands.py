@@ -157,3 +157,21 @@ def test_ids_of_others_are_taken_as_they_are(begin: Begin, pool: str) -> None:
             result = on.client.app.AsyncResult(task_id)
             assert result.get(timeout=10)["chat_id"] == turn.chat_id
         assert "Traceback" not in worker.text()
+
+
+def test_a_command_whose_end_cannot_be_told_leaves_its_slot(begin: Begin) -> None:
+    """What is to follow it cannot be read, and Celery can store neither a result nor a failure."""
+    with begin() as on:
+        worker = on.worker("only", pool="threads", concurrency=2, queues=[CONTROL])
+        on.ready()
+        turn = on.start({"text": "Done."})
+        for _ in range(3):
+            on.client.app.send_task(
+                "rejoinder.get_chat",
+                kwargs={"chat_id": turn.chat_id},
+                queue=CONTROL,
+                chain=[{"no": "signature"}],
+            )
+        failed = "Celery failed around a task"
+        wait_until(lambda: worker.text().count(failed) == 3, 20, "three that Celery failed around")
+        assert on.client.get_chat(turn.chat_id)["status"] == "pending"
