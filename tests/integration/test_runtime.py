@@ -54,7 +54,7 @@ def test_one_that_was_taken_for_dead_is_back_with_the_next_beat(
     chat = world.new()
     with runtime.engine.begin() as tx:
         tx.execute(text("DELETE FROM rejoinder.workers"))
-    runtime.beat_once()
+    runtime.heartbeat.beat_once()
     world.claim(chat.id, runtime.worker_id)  # or it could not be claimed
     assert published == []
 
