@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
@@ -58,7 +59,7 @@ def _let_go(runtime: Runtime) -> None:
 def _claim(
     runtime: Runtime, chat_id: UUID, step_id: UUID, *, suspects: bool
 ) -> claims.Claim | None:
-    return claims.claim(
+    claim = claims.claim(
         runtime.engine,
         chat_id,
         runtime.worker_id,
@@ -66,6 +67,8 @@ def _claim(
         step_id=step_id,
         suspects=suspects,
     )
+    # Without the fast paths nothing is known by it: all is read, and written under the lock.
+    return claim if claim is None or runtime.settings.fast else replace(claim, known=None)
 
 
 def turn_of(request: Any) -> UUID | None:

@@ -40,7 +40,7 @@ from tasks.background import Background
 from tasks.heartbeat import Heartbeat
 from tasks.histories import MOST_ENTRIES, Histories
 from tasks.timers import after
-from tasks.turnstile import Turnstile
+from tasks.turnstile import WIDTH, Turnstile
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Runtime:
         self.worker_id = uuid7()
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.histories = Histories(MOST_ENTRIES if settings.fast else 0)
-        self.turnstile = Turnstile()
+        self.turnstile = Turnstile(WIDTH if settings.fast else settings.concurrency)
         self.prices = Prices.load(settings.prices)
         self.background = Background(lambda: self.loop)
         self.tools: Registry = default_registry

@@ -8,8 +8,37 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.chats import World
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+BOTH_STORES = (
+    "approvals",
+    "backlog",
+    "budgets",
+    "calls",
+    "late_answers",
+    "matrix",
+    "sending",
+    "steering",
+    "turns",
+)
+"""Tests of the machine: the lease holder writes by compare-and-set, and then under the lock."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    machine = metafunc.module.__name__.rpartition(".test_")[2] in BOTH_STORES
+    if machine and "world" in metafunc.fixturenames:
+        metafunc.fixturenames.append("store")
+        metafunc.parametrize("store", ["compare-and-set", "locked"], indirect=True)
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the worlds of a test write one way or the other."""
+    monkeypatch.setattr(World, "compares_and_sets", request.param == "compare-and-set")
 
 
 @pytest.fixture
