@@ -152,7 +152,7 @@ class Heartbeat:
             produced = {"partial": rebuild(runtime, lease.chat_id, lease.history_version)}
         with suppress(Stale):
             with transaction(runtime.engine) as tx:
-                effects = machine.release(tx, fence, **produced)
+                effects = machine.release(tx, fence, counted=True, **produced)
             publish(runtime, effects)
         runtime.unwritten.pop(lease.lease_id, None)
 

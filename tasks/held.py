@@ -61,6 +61,7 @@ class Held:
         self.step_id = claim.step_id
         self.turn_id: UUID = claim.turn_id
         self.attempt = claim.attempt
+        self.claims_since_progress = claim.claims_since_progress
         self.cancellation = cancellation
         self.partial: NewMessage | None = None
         self.results: list[ToolResult] = []
@@ -204,10 +205,11 @@ class Held:
             if is_transient(error):
                 raise
             log.exception("Chat %s: what it produced cannot be stored", self.chat_id)
-            self._give_up(failure)
+            self.give_up(failure)
 
     @retrying_in_step
-    def _give_up(self, failure: Failure) -> None:
+    def give_up(self, failure: Failure) -> None:
+        """End the chat in `error` by the smallest statement."""
         with transaction(self.runtime.engine) as tx:
             effects = machine.give_up(tx, self.fence, failure)
         publish(self.runtime, effects)

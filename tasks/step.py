@@ -27,6 +27,8 @@ from rejoinder.core.decide import (
 )
 from rejoinder.core.effects import Cause
 from rejoinder.core.errors import Stale, StopRequested
+from rejoinder.core.failures import FailureKind
+from rejoinder.core.limits import MAX_CLAIMS_WITHOUT_PROGRESS
 from rejoinder.core.messages import Failure, NewMessage, Role, Visibility
 from rejoinder.core.parts import Text
 from rejoinder.providers.errors import ProviderError
@@ -46,6 +48,12 @@ from tasks.use_tools import park, run_tools
 log = logging.getLogger(__name__)
 
 DEADLINE = Failure("timeout", "The step took too long and was stopped.", retryable=True)
+NO_PROGRESS = Failure(
+    FailureKind.NO_PROGRESS,
+    f"Workers took this chat {MAX_CLAIMS_WITHOUT_PROGRESS} times in a row, and nothing came of it.",
+    detail="What they produced could perhaps not be stored. The log has the details.",
+    retryable=True,
+)
 BROKEN = Failure("generic", "Something went wrong inside Rejoinder. The log has the details.")
 
 
@@ -102,6 +110,9 @@ def _work(held: Held) -> None:
     """Do what there is to do; if that is cut short, write down why."""
     try:
         held.cancellation.raise_if_cancelled()
+        if held.claims_since_progress > MAX_CLAIMS_WITHOUT_PROGRESS:
+            held.give_up(NO_PROGRESS)
+            return
         loaded = held.load()
         act(held, loaded, decide(loaded.snapshot, policy(held, loaded)))
     except Cancelled as stop:

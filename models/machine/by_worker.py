@@ -144,6 +144,7 @@ def retry_later(  # noqa: PLR0913  # all but two are named
     _answer(change, results, untouched)
     history.count_lost(change, lost)
     change.chat.attempt += 1
+    change.chat.claims_since_progress = 0
     change.chat.retry_state = dict(retry_state)
     run_after = after(change.now, delay_seconds)
     change.to(Status.PENDING, run_after=run_after)
@@ -255,17 +256,19 @@ def give_up(tx: AnyStore, fence: Fence, failure: Failure) -> Effects:
     return change.effects()
 
 
-def release(
+def release(  # noqa: PLR0913  # all but two are named
     tx: AnyStore,
     fence: Fence,
     *,
     results: Iterable[ToolResult] = (),
     untouched: Iterable[str] = (),
     partial: NewMessage | None = None,
+    counted: bool = False,
 ) -> Effects:
     """release: running → pending, nothing counted; interrupting → as finish_interrupt.
 
-    `partial` stays in the row, for a stop that comes before the next claim.
+    `partial` stays in the row, for a stop that comes before the next claim. If the claim stays
+    `counted`, it was one that came to nothing; a worker that goes takes it back.
 
     `untouched` are calls that were marked as started but never began: they can run later.
     """
@@ -277,6 +280,8 @@ def release(
         _answer(change, results, untouched)
         queue.go_on(change)
         partials.keep(change, partial)
+        if not counted:
+            change.chat.claims_since_progress = max(0, change.chat.claims_since_progress - 1)
     return change.effects()
 
 

@@ -34,7 +34,7 @@ from rejoinder.core.errors import Refused, Rejected, Stale, StopRequested
 from rejoinder.core.limits import DUE_GAP, redispatch_gap
 from rejoinder.core.messages import ActionKind, Failure
 from rejoinder.core.parts import Json
-from rejoinder.core.state import AT_REST, LEASED, TABLE, Actor, Status, Transition, targets
+from rejoinder.core.state import AT_REST, LEASED, PARKED, TABLE, Actor, Status, Transition, targets
 
 _CHATS = table_of(Chat)
 _NOW = select(func.clock_timestamp())
@@ -103,6 +103,8 @@ class Change:
         chat.action = action
         chat.partial = None
         chat.last_error = failure.to_json() if failure else None
+        if status in AT_REST | PARKED:
+            chat.claims_since_progress = 0
         if status not in LEASED:
             chat.lease_id = chat.worker_id = None
         if status in AT_REST:
@@ -119,6 +121,7 @@ class Change:
     def stay(self) -> None:
         """Have the same worker take the next step, under a lease of its own: commit and claim."""
         self.chat.lease_id = uuid7()
+        self.chat.claims_since_progress += 1
         self.chat.step_id = uuid7()
         self.stays = True
         self.store.stay()
@@ -128,6 +131,7 @@ class Change:
         self.history_changed = True
         self.chat.attempt = 0
         self.chat.retry_state = None
+        self.chat.claims_since_progress = 0
         if self.chat.partial is not None:
             self.chat.partial = None
             self.events.append(Event(EventKind.PREVIEW_RESET, {}))

@@ -56,8 +56,9 @@ WITH c AS (
     UPDATE rejoinder.chats AS c
        SET status = 'running', worker_id = w.id, lease_id = CAST(%(lease_id)s AS uuid),
            step_id = CAST(%(step_id)s AS uuid), run_after = NULL, redispatch_at = NULL,
-           dispatches = 0, partial = NULL, snapshot_version = c.snapshot_version + 1,
-           updated_at = clock_timestamp()
+           dispatches = 0, partial = NULL,
+           claims_since_progress = c.claims_since_progress + 1,
+           snapshot_version = c.snapshot_version + 1, updated_at = clock_timestamp()
       FROM rejoinder.workers AS w
      WHERE c.id = CAST(%(chat_id)s AS uuid) AND c.status = 'pending' AND NOT c.archived
        AND (c.run_after IS NULL OR c.run_after <= clock_timestamp())
@@ -99,6 +100,8 @@ class Claim:
     """What the owner knows of the chat's rows; None: they have to be read."""
     around: Around | None = None
     """What stands around them; None: it has to be read."""
+    claims_since_progress: int = 1
+    """How often the chat was claimed since something came of it, this time included."""
     drops_partial: bool = False
     """Readers may have seen words of an attempt that is given up with this (`partials.py`)."""
     kept: bool = False
@@ -163,6 +166,7 @@ def claim(  # noqa: PLR0913  # who takes what, as which step
             step_id,
             known=_known(row) if fresh else None,
             around=around(row) if fresh else None,
+            claims_since_progress=row.claims_since_progress,
             drops_partial=row.had_partial or not fresh,
         )
     return None

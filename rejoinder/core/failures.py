@@ -17,5 +17,6 @@ class FailureKind(StrEnum):
     USAGE_LIMIT = "usage_limit"
     CONTENT_FILTER = "content_filter"
     WORKER_LOST = "worker_lost"
+    NO_PROGRESS = "no_progress"  # claimed again and again, and nothing came of it
     BUDGET = "budget"  # nobody raised it in time
     GENERIC = "generic"

@@ -30,6 +30,10 @@ SUSPECT_AT = MAX_CRASHES - 1
 """From here on a chat is suspect: one process runs at most one of them at a time, so that the one
 that kills its workers takes no other suspect along, and those are cleared."""
 
+MAX_CLAIMS_WITHOUT_PROGRESS = 20
+"""Claims of a chat in a row that may lead nowhere, whatever the reason: each may cost a model call
+whose answer cannot be stored."""
+
 LOCK_TIMEOUT_MS = 10_000
 """Longest wait for a chat's lock. Transitions take milliseconds: beyond this somebody hangs."""
 
