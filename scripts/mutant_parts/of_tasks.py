@@ -106,45 +106,45 @@ OF_TASKS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the heartbeat takes a stop for a theft",
-        "tasks/runtime.py",
+        "tasks/heartbeat.py",
         "                step.cancellation.cancel(Cause.INTERRUPT)\n",
         "                step.cancellation.cancel(Cause.LEASE_LOST)\n",
         HEARTBEAT,
     ),
     Mutant(
         "the heartbeat leaves a stolen chat at work",
-        "tasks/runtime.py",
+        "tasks/heartbeat.py",
         "                step.cancellation.cancel(Cause.LEASE_LOST)\n",
         "                continue\n",
         HEARTBEAT,
     ),
     Mutant(
         "a claim on its way back is handed back",
-        "tasks/runtime.py",
-        "in without & (self._orphans | self.unwritten.keys()):",
+        "tasks/heartbeat.py",
+        "in without & (self._orphans | runtime.unwritten.keys()):",
         "in without:",
         HEARTBEAT,
     ),
     Mutant(
         "leases without a step stay",
-        "tasks/runtime.py",
+        "tasks/heartbeat.py",
         "        self._orphans = without\n",
         "        self._orphans = set()\n",
         HEARTBEAT,
     ),
     Mutant(
         "who was swept away is not back",
-        "tasks/runtime.py",
-        """            self._register()
-            leases = []
-""",
-        "            leases = []\n",
+        "tasks/heartbeat.py",
+        """                self._register()
+            leases""",
+        """                pass
+            leases""",
         HEARTBEAT,
     ),
     Mutant(
         "the deaf judge others",
-        "tasks/runtime.py",
-        "                self._unwell_at = time.monotonic()\n",
+        "tasks/heartbeat.py",
+        "                self._failed_at = time.monotonic()\n",
         "",
         LEAVING,
     ),
