@@ -40,6 +40,11 @@ SELECT c.id AS chat_id, c.lease_id, c.step_id, c.history_version, c.status
  WHERE c.worker_id = :worker_id
 """)
 
+_BEGIN_SWEEP = text("""
+UPDATE rejoinder.sweeps SET swept_at = clock_timestamp()
+ WHERE name = 'sweep' AND swept_at <= clock_timestamp() - :older_than
+""")
+
 _RETIRE = text("""
 DELETE FROM rejoinder.workers AS w
  WHERE w.id = :worker_id
@@ -203,6 +208,16 @@ def heartbeat(engine: Engine, worker_id: UUID) -> list[Lease] | None:
         Lease(row.chat_id, row.lease_id, row.step_id, row.history_version, Status(row.status))
         for row in rows
     ]
+
+
+def begin_sweep(engine: Engine, *, older_than: timedelta = timedelta(0)) -> bool:
+    """Note that a sweep begins, if the last one began so long ago.
+
+    Index: sweeps_pkey. Locks that one row: of several who find the last sweep overdue, the others
+    wait for the first, look at the row again, and leave it at that.
+    """
+    with at_once(engine) as connection:
+        return bool(connection.execute(_BEGIN_SWEEP, {"older_than": older_than}).rowcount)
 
 
 def retire_worker(engine: Engine, worker_id: UUID) -> None:

@@ -21,6 +21,7 @@ from models import claims, machine
 from models.engine import make_engine, transaction
 from rejoinder.core.effects import Cause, Fence
 from rejoinder.core.errors import Stale
+from rejoinder.core.limits import SWEEP_OVERDUE
 from rejoinder.core.state import Status
 from tasks import stopping
 from tasks.db_retry import retrying
@@ -52,6 +53,7 @@ class Heartbeat:
         self._closed = False
         self._failed_at = -inf
         self._orphans: set[UUID] = set()
+        self._sweeps = False
 
     def start(self) -> None:
         """Announce this process, and begin to beat."""
@@ -117,12 +119,25 @@ class Heartbeat:
         if regular:
             runtime.histories.expire()
             self._hand_back_orphans(held)
+            self._sweep_if_nobody_does()
         for step in known:
             lease = held.get(step.lease_id)
             if lease is None:
                 step.cancellation.cancel(Cause.LEASE_LOST)
             elif lease.status is Status.INTERRUPTING:
                 step.cancellation.cancel(Cause.INTERRUPT)
+
+    def _sweep_if_nobody_does(self) -> None:
+        """Sweep if beat, or whoever takes its messages, is gone; by another thread."""
+        from tasks.sweeping import sweep_once  # noqa: PLC0415  # it needs the runtime itself
+
+        if stopping.this.asked or not claims.begin_sweep(self._engine, older_than=SWEEP_OVERDUE):
+            return
+        if not self._sweeps:
+            seconds = SWEEP_OVERDUE.total_seconds()
+            log.warning("No sweep for %g seconds: is beat running? This worker sweeps", seconds)
+            self._sweeps = True
+        stopping.this.errand(partial(sweep_once, self._runtime))
 
     def _hand_back_orphans(self, held: Mapping[UUID, claims.Lease]) -> None:
         """Release chats that are leased to this process but that no step of it works on.

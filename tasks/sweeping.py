@@ -1,4 +1,4 @@
-"""The sweep, on beat and at every worker's start."""
+"""The sweep, on beat and at every worker's start; else by any worker's heartbeat."""
 
 import logging
 import threading
@@ -9,6 +9,7 @@ from functools import partial
 from celery.signals import worker_ready
 from sqlalchemy.exc import SQLAlchemyError
 
+from models import claims
 from models.sweep import sweep
 from tasks import app
 from tasks.broker import waiting_steps
@@ -17,7 +18,7 @@ from tasks.db_retry import is_transient
 from tasks.dispatch import announce, dispatch_all, publish
 from tasks.lost import rebuild
 from tasks.requests import DiscreetRequest
-from tasks.runtime import current
+from tasks.runtime import Runtime, current
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +33,14 @@ _lock = threading.Lock()
 @app.task(name="rejoinder.sweep", ignore_result=True, Request=DiscreetRequest)
 def sweep_chats() -> None:
     """Move whoever cannot move by itself."""
-    if not _is_time():
-        return
-    runtime = current()
+    if _is_time():
+        sweep_once(current())
+
+
+def sweep_once(runtime: Runtime) -> None:
+    """Sweep, and publish what follows."""
     try:
+        claims.begin_sweep(runtime.engine)
         swept = sweep(
             runtime.engine,
             dead_after=runtime.dead_after,

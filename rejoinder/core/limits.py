@@ -48,6 +48,9 @@ gone. Short, because the message is not in any queue yet."""
 LOOK_AFTER = timedelta(seconds=10)
 """How long another app's task has before the sweep looks whether its answer got lost."""
 
+SWEEP_OVERDUE = timedelta(seconds=15)
+"""Three periods of beat's schedule. After this any worker sweeps."""
+
 REDISPATCH_FIRST = timedelta(seconds=10)
 REDISPATCH_MOST = timedelta(minutes=5)
 

@@ -1,6 +1,7 @@
 """The heartbeat of a process cancels what was taken away, and hands back what nobody works on."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 import pytest
@@ -8,6 +9,7 @@ from sqlalchemy import text
 
 from models import claims, machine
 from rejoinder.core.effects import Cause, Effects
+from rejoinder.core.limits import SWEEP_OVERDUE
 from rejoinder.core.parts import Text
 from rejoinder.core.settings import Settings
 from tasks import dispatch, stopping
@@ -96,3 +98,35 @@ def _take(world: World, how: str, chat_id: UUID, lease_id: UUID) -> None:
             world.do(machine.edit, chat_id, row["id"], [Text("other")])
         case _:
             world.do(machine.recover, chat_id, lease_id)
+
+
+@pytest.mark.usefixtures("published")
+def test_a_heartbeat_sweeps_when_nobody_has_for_long_and_says_so_once(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(runtime.engine)
+    dead, chat = world.worker("dead"), world.new()
+    world.claim(chat.id, dead)
+    _age(world, "workers SET seen_at = seen_at - interval '1 hour' WHERE name = 'dead'")
+    runtime.heartbeat.beat_once()
+    assert world.row(chat.id)["status"] == "running", "somebody has swept a moment ago"
+    for _ in range(2):
+        _age(world, "sweeps SET swept_at = swept_at - interval '16 seconds'")
+        runtime.heartbeat.beat_once()
+    row = world.row(chat.id)
+    assert (row["status"], row["crashes"]) == ("pending", 1)
+    assert caplog.text.count("is beat running?") == 1
+
+
+def test_one_of_many_takes_the_sweep_that_nobody_does(runtime: Runtime) -> None:
+    world = World(runtime.engine)
+    _age(world, "sweeps SET swept_at = swept_at - interval '16 seconds'")
+    with ThreadPoolExecutor(8) as pool:
+        took = pool.map(
+            lambda _: claims.begin_sweep(runtime.engine, older_than=SWEEP_OVERDUE), range(8)
+        )
+    assert sum(took) == 1
+
+
+def _age(world: World, what: str) -> None:
+    world.transact(lambda tx: tx.execute(text(f"UPDATE rejoinder.{what}")))
