@@ -157,7 +157,8 @@ WITH overdue AS (
 UPDATE rejoinder.chats AS c
    SET dispatches = c.dispatches + 1, step_id = gen_random_uuid(),
        redispatch_at = statement_timestamp()
-                     + least(:first * power(2, least(c.dispatches, 16)), :most)
+                     + CASE WHEN c.crashes > 0 THEN :first
+                            ELSE least(:first * power(2, least(c.dispatches, 16)), :most) END
   FROM overdue
  WHERE c.id = overdue.id
 RETURNING c.id AS chat_id, c.turn_id, c.step_id
@@ -352,7 +353,8 @@ def redispatch(tx: Session, *, limit: int = 1000) -> list[Dispatch]:
 
     Index: chats_overdue, in its own order. SKIP LOCKED, so that it neither waits for a claim nor
     repeats what another sweeper repeats. Gaps double (see `redispatch_gap`), so that a backlog
-    does not grow by its own repetitions. Not a transition: what a reader sees of the chat stays.
+    does not grow by its own repetitions; not for a chat that lost its worker: whoever left it
+    as a suspect may be gone, too. Not a transition: what a reader sees of the chat stays.
     """
     rows = tx.execute(
         _REDISPATCH, {"limit": limit, "first": REDISPATCH_FIRST, "most": REDISPATCH_MOST}

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
@@ -12,9 +13,12 @@ from tasks.db_retry import retrying
 from tasks.dispatch import dispatch
 from tasks.local_dispatch import take_claim
 from tasks.runtime import Runtime
+from tasks.timers import after
 
 MAX_LEFT = 1000
-"""Chats that are remembered to be rung for; further ones are the sweep's."""
+"""Chats that are remembered to be dispatched again; further ones are the sweep's."""
+LEFT_SECONDS = 1.0
+"""How soon a chat that was left is dispatched again, at the latest."""
 
 
 @contextmanager
@@ -24,7 +28,8 @@ def claiming(
     """Claim the chat for a step, or give None.
 
     A chat that took several workers down is suspect; a process runs one of those at a time. One
-    that may have been left for this reason is rung for again when that one is done.
+    that may have been left for this reason is dispatched again when that one is done, or a moment
+    later: another process may be free for it.
     """
     claim = take_claim(step_id) or _claim(runtime, chat_id, step_id, suspects=False)
     if claim is not None:
@@ -41,11 +46,22 @@ def claiming(
 
 
 def _leave(runtime: Runtime, to: Dispatch) -> None:
+    """Have a chat that may be suspect taken soon, by whoever is free for one then."""
+    if to.chat_id in runtime.left or len(runtime.left) >= MAX_LEFT:
+        return  # it is dispatched anyway, now or by the sweep
     runtime.left[to.chat_id] = to
-    if len(runtime.left) > MAX_LEFT:
-        runtime.left.popitem(last=False)
-    if runtime.suspects.acquire(blocking=False):  # it was let go meanwhile, and nobody else rings
-        _let_go(runtime)
+    after(LEFT_SECONDS, partial(_pass_on, runtime, to.chat_id))
+
+
+def _pass_on(runtime: Runtime, chat_id: UUID) -> None:
+    if (to := runtime.left.pop(chat_id, None)) is not None:
+        dispatch(to)
+
+
+def pass_on_all(runtime: Runtime) -> None:
+    """Have others take what this process has left: it is shutting down."""
+    for chat_id in [*runtime.left]:
+        _pass_on(runtime, chat_id)
 
 
 def _let_go(runtime: Runtime) -> None:

@@ -210,6 +210,9 @@ class Runtime:
         self.cancel_all(Cause.SHUTDOWN)
 
     def _drain(self) -> None:
+        from tasks.claiming import pass_on_all  # noqa: PLC0415  # it needs the runtime itself
+
+        pass_on_all(self)
         self.background.cancel()
         after(self.settings.drain_seconds, self._cancel_in_the_end)
 
