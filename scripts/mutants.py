@@ -17,6 +17,7 @@ from scripts.mutant_parts.mutant import MATRIX, Mutant
 from scripts.mutant_parts.of_machine import OF_MACHINE
 from scripts.mutant_parts.of_steps import OF_STEPS
 from scripts.mutant_parts.of_tasks import OF_TASKS
+from scripts.mutant_parts.of_workers import OF_WORKERS
 
 ROOT = Path(__file__).parent.parent
 COPIED = ("models", "rejoinder", "tasks", "tests", "scripts", "celeryconfig.py", "pyproject.toml")
@@ -27,7 +28,7 @@ AS_IT_IS = (
 AT_ONCE = 2
 TIMEOUT_SECONDS = 600
 
-MUTANTS: tuple[Mutant, ...] = (*OF_MACHINE, *OF_STEPS, *OF_TASKS)
+MUTANTS: tuple[Mutant, ...] = (*OF_MACHINE, *OF_STEPS, *OF_TASKS, *OF_WORKERS)
 
 
 def apply(mutant: Mutant, root: Path) -> None:

@@ -1,21 +1,18 @@
-"""Faults in `tasks/` around steps: causes, hints, heartbeat, recovery, sweeps, dispatch."""
+"""Faults of what arrives and leaves: commands, dispatch, recovery, sweeps, database errors."""
 
 from scripts.mutant_parts.mutant import Mutant
 
 LEAVING = ("tests/integration/test_leaving.py",)
 STOPPING = ("tests/scenarios/test_stopping_matrix.py",)
-HINTS = ("tests/integration/test_hints.py",)
-HEARTBEAT = ("tests/integration/test_runtime.py",)
+PUBLISHING = ("tests/integration/test_publishing.py",)
+COMMANDS = ("tests/scenarios/test_commands.py",)
+ONCE = ("tests/integration/test_commands_once.py",)
+DATABASE = ("tests/integration/test_db_errors.py",)
+LADDER = ("tests/integration/test_step_ladder.py",)
+LOST = ("tests/integration/test_lost.py",)
+SWEEP = ("tests/integration/test_sweep_task.py",)
 
 OF_TASKS: tuple[Mutant, ...] = (
-    Mutant(
-        "the leaving are interrupted",
-        "tasks/runtime.py",
-        "        self.cancel_all(Cause.SHUTDOWN)\n",
-        "        self.cancel_all(Cause.INTERRUPT)\n",
-        STOPPING,
-        "SIGTERM and threads and not remapped",
-    ),
     Mutant(
         "the leaving drop what they were asked",
         "tasks/step.py",
@@ -23,20 +20,6 @@ OF_TASKS: tuple[Mutant, ...] = (
         "",
         ("tests/scenarios/test_shutdowns.py",),
         "rolling and threads",
-    ),
-    Mutant(
-        "a late claim is kept",
-        "tasks/runtime.py",
-        "if stopping.this.asked:  # the claim",
-        "if stopping.this.asked and not self:  # the claim",
-        LEAVING,
-    ),
-    Mutant(
-        "an early hint is lost",
-        "tasks/runtime.py",
-        "if (early := self._early.pop(lease_id, None)) is not None:",
-        "if (early := self._early.pop(chat_id, None)) is not None:",
-        LEAVING,
     ),
     Mutant(
         "hints are not sent",
@@ -54,153 +37,235 @@ OF_TASKS: tuple[Mutant, ...] = (
         "step and threads",
     ),
     Mutant(
-        "words of an old attempt are kept",
-        "tasks/live.py",
-        "        elif _is_boundary(event):",
-        "        elif _is_boundary(event) and not found and not history_version:",
-        ("tests/integration/test_live.py",),
+        "who stops a step here does not tell it",
+        "tasks/dispatch.py",
+        "            runtime.cancel(hint.lease_id, hint.cause)\n",
+        "            continue\n",
+        PUBLISHING,
+        "this_process",
     ),
     Mutant(
-        "a deadline is taken for a theft",
-        "tasks/heartbeat.py",
-        "step.cancellation.cancel(Cause.DEADLINE)",
-        "step.cancellation.cancel(Cause.LEASE_LOST)",
+        "hints go nowhere",
+        "tasks/dispatch.py",
+        "            _safely(hints.send, runtime.redis, runtime.settings.redis_prefix, hint)\n",
+        "            continue\n",
+        PUBLISHING,
+        "another_process",
+    ),
+    Mutant(
+        "what cannot be published fails its caller",
+        "tasks/dispatch.py",
+        """    except Exception:
+        log.exception("Could not publish""",
+        """    except ZeroDivisionError:
+        log.exception("Could not publish""",
+        PUBLISHING,
+        "fails_nobody",
+    ),
+    Mutant(
+        "a result that was not stored is announced",
+        "tasks/dispatch.py",
+        "if _safely(store_result, chat_id, end)]",
+        "if [_safely(store_result, chat_id, end)]]",
+        PUBLISHING,
+        "announced",
+    ),
+    Mutant(
+        "a retry does not wait",
+        "tasks/dispatch.py",
+        """    if to.delay_seconds > 0:
+        after""",
+        """    if to.delay_seconds < 0:
+        after""",
+        PUBLISHING,
+        "not_due",
+    ),
+    Mutant(
+        "a claim that falls back is kept",
+        "tasks/dispatch.py",
+        "        _release(current(), claim)\n",
+        "        dispatch(to)\n",
+        PUBLISHING,
+        "falls_back",
+    ),
+    Mutant(
+        "nobody wakes who waits above",
+        "tasks/dispatch.py",
+        "        _safely(wake, runtime, effects.wake)\n",
+        "        return\n",
+        PUBLISHING,
+        "parent",
+    ),
+    Mutant(
+        "steps cannot be found by their turn",
+        "tasks/dispatch.py",
+        "        turn_id=str(to.turn_id),\n",
+        "        turn_id=str(to.step_id),\n",
+        PUBLISHING,
+        "by_its_turn",
+    ),
+    Mutant(
+        "a command is acknowledged before it is done",
+        "tasks/requests.py",
+        '    "acks_late": True,\n',
+        '    "acks_late": False,\n',
+        COMMANDS,
+        "lost_with_its_worker and threads",
+    ),
+    Mutant(
+        "a command is lost with its child",
+        "tasks/requests.py",
+        '    "reject_on_worker_lost": True,\n',
+        '    "reject_on_worker_lost": False,\n',
+        COMMANDS,
+        "killed_child",
+    ),
+    Mutant(
+        "a command that comes twice is done twice",
+        "tasks/front_door.py",
+        "request.key or _key_of(task.request.id)",
+        "request.key or _key_of(None)",
+        ONCE,
+    ),
+    Mutant(
+        "a given key counts for nothing",
+        "tasks/front_door.py",
+        "key = request.key or _key_of(task.request.id)",
+        "key = _key_of(task.request.id)",
+        ONCE,
+    ),
+    Mutant(
+        "a long task id is too long for a key",
+        "tasks/front_door.py",
+        "return key if len(key) <= MOST_KEY else",
+        "return key if key else",
+        ONCE,
+    ),
+    Mutant(
+        "two deadlocked are an error",
+        "models/db_errors.py",
+        '    "40",  # transaction',
+        '    "49",  # transaction',
+        DATABASE,
+    ),
+    Mutant(
+        "connections to a standby are kept",
+        "models/db_errors.py",
+        '"57P05", "25006", "25P03")',
+        '"57P05", "25P03")',
+        DATABASE,
+    ),
+    Mutant(
+        "what can never be done is tried again",
+        "models/db_errors.py",
+        "    return is_disconnect(error) or _state(error).startswith(TRANSIENT)\n",
+        "    return True\n",
+        DATABASE,
+    ),
+    Mutant(
+        "what could not be written is not handed back",
+        "tasks/step.py",
+        "        held.leave()\n",
+        "        held.left = True\n",
+        LADDER,
+    ),
+    Mutant(
+        "a revoked turn goes on",
+        "tasks/lost.py",
+        "            all_effects = machine.interrupt_tree(tx, chat_id, turn_id=turn_id)\n",
+        "            all_effects = ()\n",
+        LOST,
+    ),
+    Mutant(
+        "a revoked turn that waits stops the one at work",
+        "tasks/lost.py",
+        "        if queued_id is not None:\n",
+        "        if queued_id is not None and not chat_id:\n",
+        LOST,
+    ),
+    Mutant(
+        "who died takes its words along",
+        "tasks/lost.py",
+        "step.lease_id, partial=partial)",
+        "step.lease_id, partial=None)",
+        LOST,
+    ),
+    Mutant(
+        "whose process is gone waits for the sweep",
+        "tasks/lost.py",
+        """            publish(runtime, effects)
+
+
+def rebuild""",
+        """            log.info(effects)
+
+
+def rebuild""",
+        LOST,
+    ),
+    Mutant(
+        "a message lost with its process is not sent again",
+        "tasks/lost.py",
+        "            if step.turn_id is not None:  # gone",
+        "            if step.turn_id is None:  # gone",
         LEAVING,
+        "before_it_has",
     ),
     Mutant(
-        "missed hints are not looked for",
-        "tasks/hints.py",
-        "                    self._look()\n",
-        "                    continue\n",
-        HINTS,
+        "the deaf bury the living",
+        "tasks/sweeping.py",
+        "recovering=runtime.heartbeat.may_judge",
+        "recovering=runtime is not None",
+        SWEEP,
     ),
     Mutant(
-        "who lost the connection hears no more hints",
-        "tasks/hints.py",
-        "                if not self._stopping.wait(AGAIN_SECONDS):\n",
-        """                return
-                if error:
+        "a sweep recovers and tells nobody",
+        "tasks/sweeping.py",
+        """    for effects in swept.effects:
+        publish(runtime, effects)
 """,
-        HINTS,
-    ),
-    Mutant(
-        "an unreadable hint stops the listener",
-        "tasks/hints.py",
-        "        except (ValueError, TypeError):\n",
-        "        except ZeroDivisionError:\n",
-        HINTS,
-    ),
-    Mutant(
-        "what comes after a hole is told",
-        "tasks/live.py",
-        '        if part["seq"] - part["n"] != said:\n',
-        "        if not part:\n",
-        ("tests/integration/test_live.py",),
-    ),
-    Mutant(
-        "two attempts become one answer",
-        "tasks/live.py",
-        '            if found and part["attempt"] != found[-1]["attempt"]:\n',
-        "            if not part:\n",
-        ("tests/integration/test_live.py",),
-    ),
-    Mutant(
-        "the heartbeat takes a stop for a theft",
-        "tasks/heartbeat.py",
-        "                step.cancellation.cancel(Cause.INTERRUPT)\n",
-        "                step.cancellation.cancel(Cause.LEASE_LOST)\n",
-        HEARTBEAT,
-    ),
-    Mutant(
-        "the heartbeat leaves a stolen chat at work",
-        "tasks/heartbeat.py",
-        "                step.cancellation.cancel(Cause.LEASE_LOST)\n",
-        "                continue\n",
-        HEARTBEAT,
-    ),
-    Mutant(
-        "a claim on its way back is handed back",
-        "tasks/heartbeat.py",
-        "in without & (self._orphans | runtime.unwritten.keys()):",
-        "in without:",
-        HEARTBEAT,
-    ),
-    Mutant(
-        "leases without a step stay",
-        "tasks/heartbeat.py",
-        "        self._orphans = without\n",
-        "        self._orphans = set()\n",
-        HEARTBEAT,
-    ),
-    Mutant(
-        "who was swept away is not back",
-        "tasks/heartbeat.py",
-        """                self._register()
-            leases""",
-        """                pass
-            leases""",
-        HEARTBEAT,
-    ),
-    Mutant(
-        "the deaf judge others",
-        "tasks/heartbeat.py",
-        "                self._failed_at = time.monotonic()\n",
-        "",
-        LEAVING,
-    ),
-    Mutant(
-        "children are not told that the worker goes",
-        "tasks/stopping.py",
-        "            self._tell_children(0)\n",
-        "",
-        LEAVING,
-        "children",
-    ),
-    Mutant(
-        "children are not told to hurry",
-        "tasks/stopping.py",
-        "            self._tell_children(1)\n",
-        "",
-        LEAVING,
-        "children",
-    ),
-    Mutant(
-        "who starts in a leaving worker is not told",
-        "tasks/stopping.py",
-        """        if self.asked:
-            drain()
+        """    for effects in swept.effects:
+        log.info(effects)
 """,
+        SWEEP,
+    ),
+    Mutant(
+        "a lost message stays lost",
+        "tasks/sweeping.py",
+        "    dispatch_all(swept.dispatches)\n",
         "",
-        LEAVING,
+        SWEEP,
     ),
     Mutant(
-        "who goes waits for background jobs",
-        "tasks/stopping.py",
-        "            self._orders.put(self._begin)\n",
-        "            self._errands.put(self._begin)\n",
-        LEAVING,
-    ),
-    Mutant(
-        "one failed timer is the last",
-        "tasks/timers.py",
-        """        except Exception:
-            log.exception(""",
-        """        except ZeroDivisionError:
-            log.exception(""",
-        ("tests/unit/test_timers.py",),
-    ),
-    Mutant(
-        "a later timer holds up an earlier one",
-        "tasks/timers.py",
-        "        _lock.notify()\n",
+        "an end that nobody told stays untold",
+        "tasks/sweeping.py",
+        "    announce(runtime, swept.ended)\n",
         "",
-        ("tests/unit/test_timers.py",),
+        SWEEP,
     ),
     Mutant(
-        "a fork inherits its parent's timers",
-        "tasks/timers.py",
-        "    _lock, _waiting, _thread = threading.Condition(), [], None\n",
-        "    _lock = threading.Condition()\n",
-        ("tests/unit/test_timers.py",),
+        "answers that got lost are not looked for",
+        "tasks/sweeping.py",
+        "    look_for_answers(runtime)\n",
+        "",
+        SWEEP,
+    ),
+    Mutant(
+        "sweeps pile up",
+        "tasks/sweeping.py",
+        "        if now - _last < NOT_AGAIN_WITHIN:\n",
+        "        if now < _last:\n",
+        SWEEP,
+    ),
+    Mutant(
+        "a sweep without a database is an error",
+        "tasks/sweeping.py",
+        """        if not is_transient(error):
+            raise
+        log.warning("The database went away during""",
+        """        if is_transient(error):
+            raise
+        log.warning("The database went away during""",
+        SWEEP,
     ),
 )
