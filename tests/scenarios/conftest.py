@@ -26,6 +26,9 @@ QUICK = {
     "REJOINDER_TOOLS": "rejoinder.tools.examples,tests.scenarios.some_tools",
 }
 
+PLAIN = "threads, REJOINDER_FAST=off"
+ON_THE_PLAIN_WAY = ("test_turns", "test_steps")
+
 
 @dataclass
 class Stage:
@@ -36,6 +39,8 @@ class Stage:
     world: World
     redis_url: str
     pool: str
+    keeps: bool
+    """Whether the process that commits keeps the chat for its next step."""
 
     def logs(self) -> str:
         """Everything the fleet has logged."""
@@ -61,7 +66,14 @@ def make_database(
         _administrator.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
 
 
-@pytest.fixture(scope="module", params=["threads", "prefork"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Play on both pools; what is true of every step, also without the fast paths."""
+    if "stage" in metafunc.fixturenames:
+        plain = [PLAIN] if metafunc.module.__name__.rpartition(".")[2] in ON_THE_PLAIN_WAY else []
+        metafunc.parametrize("stage", ["threads", "prefork", *plain], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def stage(
     request: pytest.FixtureRequest,
     servers: embedded.Servers,
@@ -73,16 +85,19 @@ def stage(
     with redis.Redis.from_url(servers.redis_url) as connection:
         connection.flushdb()
     logs: Path = tmp_path_factory.mktemp("logs")
-    env = environment(database_url, servers.redis_url, **QUICK)
+    pool = request.param.partition(",")[0]
+    fast = {"REJOINDER_FAST": "off"} if request.param == PLAIN else {}
+    env = environment(database_url, servers.redis_url, **QUICK, **fast)
     engine = make_engine(database_url)
     with Fleet(env, logs) as fleet, Client(broker_url=servers.redis_url, timeout=30) as client:
         for name in ("one", "two"):
-            fleet.worker(name, pool=request.param, concurrency=8)
+            fleet.worker(name, pool=pool, concurrency=8)
         fleet.wait_until_ready()
         for member in fleet.members:
             children = psutil.Process(member.pid).children()
-            assert bool(children) is (request.param == "prefork")
-        yield Stage(fleet, client, World(engine), servers.redis_url, request.param)
+            assert bool(children) is (pool == "prefork")
+        keeps = request.param == "threads"  # a child of prefork cannot
+        yield Stage(fleet, client, World(engine), servers.redis_url, pool, keeps)
     engine.dispose()
 
 

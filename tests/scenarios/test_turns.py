@@ -65,7 +65,7 @@ def test_a_turn_with_parallel_tools_streams_and_finishes(stage: Stage) -> None:
     assert "b" in results[2]
     assert "no_such_tool" in results[3]
     statuses = [e.data["status"] for e in seen if e.kind == "status"]
-    handed = ["pending", "running"] if stage.pool == "prefork" else []  # a child cannot keep it
+    handed = [] if stage.keeps else ["pending", "running"]
     assert statuses == ["pending", "running", *handed, "waiting"]
     live = "".join(e.data["text"] for e in seen if e.kind == "part" and e.data["of"] == "text")
     assert live == "Let me see.That was it."
