@@ -7,6 +7,7 @@ STOPPING = ("tests/scenarios/test_stopping_matrix.py",)
 HINTS = ("tests/integration/test_hints.py",)
 HEARTBEAT = ("tests/integration/test_runtime.py",)
 LOCAL = ("tests/unit/test_local_dispatch.py",)
+SUSPECTS = ("tests/integration/test_suspects.py",)
 
 OF_WORKERS: tuple[Mutant, ...] = (
     Mutant(
@@ -198,8 +199,8 @@ OF_WORKERS: tuple[Mutant, ...] = (
     Mutant(
         "load never evens out",
         "tasks/local_dispatch.py",
-        "MOST_IN_A_ROW = 9",
-        "MOST_IN_A_ROW = 999",
+        "root_id, _in_a_row(request) + 1, claim)",
+        "root_id, _in_a_row(request), claim)",
         LOCAL,
     ),
     Mutant(
@@ -257,5 +258,33 @@ OF_WORKERS: tuple[Mutant, ...] = (
         "    except BaseException as error:  # noqa: BLE001  # see above\n",
         "    except ZeroDivisionError as error:\n",
         ("tests/unit/test_background.py",),
+    ),
+    Mutant(
+        "a suspect that was left is forgotten",
+        "tasks/claiming.py",
+        "    after(LEFT_SECONDS, partial(_pass_on, runtime, to.chat_id))\n",
+        "",
+        SUSPECTS,
+    ),
+    Mutant(
+        "the leaving keep the suspects that they left",
+        "tasks/runtime.py",
+        "        pass_on_all(self)\n",
+        "",
+        SUSPECTS,
+    ),
+    Mutant(
+        "two suspects in one process",
+        "tasks/claiming.py",
+        "    elif runtime.suspects.acquire(blocking=False):\n",
+        "    elif runtime.suspects.acquire(blocking=False) or runtime.left is not None:\n",
+        (*SUSPECTS, *LEAVING),
+    ),
+    Mutant(
+        "without beat nobody sweeps",
+        "tasks/heartbeat.py",
+        "        stopping.this.errand(partial(sweep_once, self._runtime))\n",
+        "",
+        HEARTBEAT,
     ),
 )

@@ -71,9 +71,11 @@ def test_steps_may_finish_and_are_then_cancelled(
         assert step.cancellation.cause is Cause.SHUTDOWN
 
 
+@pytest.mark.parametrize("now", [False, True])
 def test_an_order_to_go_does_not_wait_for_errands(
-    runtime: Runtime, going: stopping.Stopping, world: World
+    runtime: Runtime, going: stopping.Stopping, world: World, *, now: bool
 ) -> None:
+    object.__setattr__(runtime.settings, "step_seconds", 60.0)
     fence = world.claim(world.new().id, runtime.worker_id)
     held = threading.Event()
 
@@ -82,7 +84,7 @@ def test_an_order_to_go_does_not_wait_for_errands(
 
     going.errand(slow)
     with runtime.running(fence.chat_id, fence.lease_id) as step:
-        going.begin(now=True)
+        going.begin(now=now)
         wait_until(lambda: step.cancellation.cancelled)
     held.set()
 
