@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
@@ -104,8 +105,10 @@ def _take(world: World, how: str, chat_id: UUID, lease_id: UUID) -> None:
 def test_a_heartbeat_sweeps_when_nobody_has_for_long_and_says_so_once(
     runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
+    runtime.dead_after = timedelta(seconds=1)  # nobody is dead until Postgres has run for so long
     world = World(runtime.engine)
     dead, chat = world.worker("dead"), world.new()
+    assert claims.begin_sweep(runtime.engine)
     world.claim(chat.id, dead)
     _age(world, "workers SET seen_at = seen_at - interval '1 hour' WHERE name = 'dead'")
     runtime.heartbeat.beat_once()
