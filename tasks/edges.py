@@ -73,6 +73,7 @@ def _look_at_the_pool(sender: Any, **_: object) -> None:
 @worker_ready.connect
 def _begin(**_: object) -> None:
     stopping.this.start()
+    stopping.this.errand(runtime.current)  # an idle worker, too, notices if nobody sweeps
     cold = [signal.SIGQUIT]
     if os.environ.get("REMAP_SIGTERM") == "SIGQUIT":
         cold.append(signal.SIGTERM)

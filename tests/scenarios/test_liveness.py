@@ -1,5 +1,7 @@
 """Who lives and who is dead: nobody is buried alive, and nobody dead stays unnoticed."""
 
+import os
+import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -8,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from rejoinder import embedded
-from tests.scenarios.plays import CONTROL, STEPS, Begin, Play, play, sweeping
+from tests.scenarios.plays import CONTROL, LONG, STEPS, WORDS, Begin, Play, play, sweeping
 from tests.waiting import wait_until
 
 CHATS = 24
@@ -43,6 +45,26 @@ def test_a_locked_table_takes_no_worker_for_dead_and_loses_no_answer(
         assert [on.answers(turn) for turn in turns] == [["Done."]] * CHATS
         assert _count(on, "steps WHERE outcome = 'finish_turn'") == CHATS
         assert _count(on, "steps") == CHATS, "each was asked once"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_killed_workers_chat_is_recovered_though_there_is_no_beat(
+    begin: Begin, pool: str
+) -> None:
+    with begin() as on:
+        victim = on.worker("victim", pool=pool)
+        on.ready()
+        turn = on.start({"text": WORDS, "delay": 25.0})
+        wait_until(lambda: on.status(turn) == "running", 30)
+        other = on.worker("other", pool=pool, queues=[STEPS])  # it gets nothing to do by itself
+        on.ready()
+        victim.stopping = True
+        os.killpg(victim.pid, signal.SIGKILL)
+        wait_until(lambda: on.row(turn)["crashes"] == 1, LONG, "a recovery")
+        assert "is beat running?" in other.text()
+        on.rest(turn)
+        assert on.answers(turn) == [WORDS]
 
 
 def _count(on: Play, what: str) -> int:
