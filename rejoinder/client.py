@@ -149,15 +149,8 @@ class Client:
         key: str | None = None,
     ) -> Turn:
         """Replace a user's message; what came after it is gone."""
-        return self._turn(
-            "edit_message",
-            requests.EditMessage,
-            chat_id=chat_id,
-            message_id=message_id,
-            content=content,
-            model=model,
-            key=key,
-        )
+        given = {"chat_id": chat_id, "message_id": message_id, "content": content, "model": model}
+        return self._turn("edit_message", requests.EditMessage, **given, key=key)
 
     def retry(self, chat_id: Id, *, key: str | None = None) -> Turn:
         """Go on after an error."""
@@ -214,19 +207,30 @@ class Client:
         return self.call("submit_tool_results", requests.SubmitToolResults, **given, key=key)
 
     def approve(
-        self, chat_id: Id, call_ids: Sequence[str] | None = None, **more: Any
+        self,
+        chat_id: Id,
+        call_ids: Sequence[str] | None = None,
+        *,
+        reason: str | None = None,
+        turn_id: Id | None = None,
+        key: str | None = None,
     ) -> dict[str, Any]:
-        """Allow calls that wait for approval: these, or all.
-
-        `reason` (the model reads it), `turn_id` (only of that turn), `key`.
-        """
-        return self.call("approve", requests.Approve, chat_id=chat_id, call_ids=call_ids, **more)
+        """Allow calls that wait for approval: these, or all. The model reads the reason."""
+        given = {"chat_id": chat_id, "call_ids": call_ids, "reason": reason, "turn_id": turn_id}
+        return self.call("approve", requests.Approve, **given, key=key)
 
     def deny(
-        self, chat_id: Id, call_ids: Sequence[str] | None = None, **more: Any
+        self,
+        chat_id: Id,
+        call_ids: Sequence[str] | None = None,
+        *,
+        reason: str | None = None,
+        turn_id: Id | None = None,
+        key: str | None = None,
     ) -> dict[str, Any]:
-        """Refuse calls that wait for approval; the rest is as for `approve`."""
-        return self.call("deny", requests.Approve, chat_id=chat_id, call_ids=call_ids, **more)
+        """Refuse calls that wait for approval: these, or all. The model is told why."""
+        given = {"chat_id": chat_id, "call_ids": call_ids, "reason": reason, "turn_id": turn_id}
+        return self.call("deny", requests.Approve, **given, key=key)
 
     def compact(self, chat_id: Id, *, key: str | None = None) -> Turn:
         """Have a chat at rest summarised, also one that failed because it was too long."""

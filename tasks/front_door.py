@@ -2,7 +2,9 @@
 
 Each task checks its arguments, runs one transition, publishes what follows, and returns ids. A
 refusal is a `Rejected` that says what to do; nothing is half-done. Reads return plain values. A
-command is done once: the task's id is its idempotency key, unless it brings one (`keys.py`).
+command is done once: the task's id is its idempotency key, unless it brings one (`keys.py`). While
+the database is away, its caller gets `Unavailable`; if the caller ignores results, the message goes
+back to the broker instead.
 """
 
 import logging
@@ -12,6 +14,7 @@ from hashlib import sha256
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from celery.exceptions import Reject
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -30,7 +33,7 @@ from tasks import app
 from tasks.db_retry import is_transient, retrying
 from tasks.dispatch import publish
 from tasks.requests import COMMAND
-from tasks.runtime import Runtime, current
+from tasks.runtime import current
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +57,18 @@ def front_door(name: str, takes: type[R]) -> Callable[[Act[R]], Any]:
             if args:
                 raise Rejected("Arguments came without names", "send them as keyword arguments")
             request = requests.check(takes, arguments)
-            runtime = current()
             if not isinstance(request, requests.Command):
-                return _run(runtime, lambda tx: act(tx, request))
+                return _run(lambda tx: act(tx, request))
             key = request.key or _key_of(task.request.id)
-            done = _run(runtime, lambda tx: _once(tx, key, name, request, lambda: act(tx, request)))
+            once = partial(_once, key=key, verb=name, ask=request, act=act)
+            try:
+                done = _run(once)
+            except Unavailable as error:
+                if task.request.ignore_result:  # nobody would read the answer
+                    raise Reject(error, requeue=True) from None
+                raise
             for effects in done:
-                publish(runtime, effects)
+                publish(current(), effects)
             return keys.receipt(done[0])
 
         task.__doc__ = act.__doc__
@@ -69,12 +77,12 @@ def front_door(name: str, takes: type[R]) -> Callable[[Act[R]], Any]:
     return decorate
 
 
-def _run(runtime: Runtime, act: Callable[[Session], Any]) -> Any:
+def _run(act: Callable[[Session], Any]) -> Any:
     """Run it; if the database goes away, again: what was committed has its key, and stays once."""
 
     @retrying
     def run() -> Any:
-        with transaction(runtime.engine) as tx:
+        with transaction(current().engine) as tx:
             return act(tx)
 
     try:
@@ -89,15 +97,13 @@ def _run(runtime: Runtime, act: Callable[[Session], Any]) -> Any:
         ) from None
 
 
-def _once(
-    tx: Session, key: str, verb: str, ask: Any, act: Callable[[], keys.Done]
-) -> tuple[Effects, ...]:
+def _once(tx: Session, *, key: str, verb: str, ask: Any, act: Act[Any]) -> tuple[Effects, ...]:
     """Carry out a command, unless it was: by another delivery of its message, or its `key`."""
     new = isinstance(ask, requests.CreateChat)
     owner = ask.owner if new else keys.owner_of(tx, ask.chat_id)
     # Without defaults: they may differ between releases that run side by side.
     said = ask.model_dump(mode="json", exclude={"key"}, exclude_defaults=True)
-    return keys.once(tx, owner, key, {"verb": verb, **said}, act)
+    return keys.once(tx, owner, key, {"verb": verb, **said}, lambda: act(tx, ask))
 
 
 def _key_of(task_id: str | None) -> str:

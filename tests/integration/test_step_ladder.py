@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 from celery.app.task import Context
+from celery.exceptions import Reject
 from sqlalchemy import text
 
 from models import claims, machine
@@ -206,3 +207,19 @@ def test_a_caller_learns_that_the_database_is_not_available(
         front_door.send_message(chat_id=str(subject.id), content="Hello?")
     mended(world, "messages")
     assert front_door.send_message(chat_id=str(subject.id), content="Hello?")["changed"]
+
+
+def test_a_command_whose_caller_ignores_results_goes_back_to_the_broker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(db_retry, "SECONDS", 0.3)
+    subject = world.chat(Status.WAITING)
+    breaking(world, "messages", "57014")
+    task = front_door.send_message
+    task.push_request(id=str(uuid4()), ignore_result=True)
+    try:
+        with pytest.raises(Reject) as given_back:
+            task.run(chat_id=str(subject.id), content="Hello?")
+    finally:
+        task.pop_request()
+    assert given_back.value.requeue
