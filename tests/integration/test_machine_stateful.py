@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from models import machine, trees
+from models.machine.store import store_of
 from rejoinder.core.messages import Compaction, NewMessage, Role, Visibility, WhenBusy
 from rejoinder.core.model import StopReason
 from rejoinder.core.parts import ToolResult
@@ -140,7 +141,7 @@ class Histories(Apps):
             lambda tx: machine.exceed_budget(
                 tx,
                 held,
-                budget=trees.lock_budget(tx, chat.id),
+                budget=trees.lock_budget(store_of(tx).session, chat.id),
                 deadline_seconds=3600,
                 spent={"tokens": 1000},
             ),
