@@ -63,9 +63,9 @@ broker_connection_max_retries = None
 _prefix = os.environ.get("REJOINDER_CELERY_PREFIX") or ""
 
 # What a killed worker had taken from Redis and not acknowledged is given to another one after this
-# time. It may be short: a command takes milliseconds, and a step acknowledges as it begins, so
-# nothing of ours stays unacknowledged for long; and whatever comes twice is done once, by its task
-# id. Every worker looks every few seconds (kombu's default is every 100).
+# time. It may be short: a step acknowledges as it begins, and a command takes milliseconds unless
+# the database is away; whatever then comes twice is done once, by its task id. Every worker looks
+# every few seconds (kombu's default is every 100).
 _visibility = float(os.environ.get("REJOINDER_VISIBILITY_SECONDS") or 30)
 _redis_options = {
     "global_keyprefix": _prefix,

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from models.engine import at_once
 from models.machine.claim import Claim, claim
 from rejoinder.core.effects import Dispatch, TurnEnd
-from rejoinder.core.limits import REDISPATCH_FIRST, REDISPATCH_MOST
+from rejoinder.core.limits import REDISPATCH_FIRST, REDISPATCH_MOST, SUSPECT_AT
 from rejoinder.core.messages import TurnState
 from rejoinder.core.parts import load, text_of
 from rejoinder.core.state import Status
@@ -55,17 +55,16 @@ _DEAD = text("""
 SELECT c.id AS chat_id, c.lease_id
   FROM rejoinder.workers AS w JOIN rejoinder.chats AS c ON c.worker_id = w.id
  WHERE w.seen_at <= statement_timestamp() - :dead_after AND c.id <> ALL(CAST(:skip AS uuid[]))
-   AND (c.status = 'running' OR c.lease_id = ANY(CAST(:stopped AS uuid[])))
+   AND c.lease_id = ANY(CAST(:leases AS uuid[]))
    AND (NOT :spare OR pg_postmaster_start_time() <= statement_timestamp() - :dead_after)
  LIMIT :limit
    FOR NO KEY UPDATE OF w, c SKIP LOCKED
 """)
 
 _DEAD_LEASES = text("""
-SELECT c.id AS chat_id, c.lease_id, c.history_version
+SELECT c.id AS chat_id, c.lease_id, c.history_version, c.status
   FROM rejoinder.workers AS w JOIN rejoinder.chats AS c ON c.worker_id = w.id
  WHERE w.seen_at <= statement_timestamp() - :dead_after
- ORDER BY c.status <> 'interrupting'
  LIMIT :limit
 """)
 
@@ -80,6 +79,11 @@ SELECT t.chat_id, t.id AS turn_id, q.id AS queued_id
   FROM rejoinder.turns AS t
   LEFT JOIN rejoinder.queued_messages AS q ON q.chat_id = t.chat_id AND q.turn_id = t.id
  WHERE t.id = ANY(CAST(:ids AS uuid[])) AND t.state IN ('open', 'queued', 'joined')
+""")
+
+_IS_SUSPECT = text("""
+SELECT EXISTS (SELECT FROM rejoinder.chats AS c
+                WHERE c.id = :chat_id AND c.status = 'pending' AND c.crashes >= :suspect_at)
 """)
 
 _DUE = text("""
@@ -231,16 +235,16 @@ def dead_owners(  # noqa: PLR0913  # all but one are named
     tx: Session,
     *,
     dead_after: timedelta,
-    stopped: Iterable[UUID] = (),
+    leases: Iterable[UUID],
     spare: bool = False,
     limit: int = 100,
     skip: Sequence[UUID] = (),
 ) -> list[tuple[UUID, UUID]]:
     """Chats (and leases) whose owner has been silent for too long; locked for this transaction.
 
-    Chats that are being stopped only if their lease is among `stopped`: what their owner had
-    produced is looked for before (see `dead_leases`). `spare` everybody for a while after
-    Postgres was started: while it was away nobody's heart could beat.
+    Only those whose lease is among `leases`: what readers had seen of their answers is looked for
+    before (see `dead_leases`), and who dies meanwhile is the next sweep's. `spare` everybody for a
+    while after Postgres was started: while it was away nobody's heart could beat.
 
     Reads `workers` (a row per process), then chats_leased. Locks the worker's row too: an owner
     whose heartbeat is under way is skipped, for it lives; one that comes later waits, and finds
@@ -252,7 +256,7 @@ def dead_owners(  # noqa: PLR0913  # all but one are named
         "spare": spare,
         "limit": limit,
         "skip": [str(chat) for chat in skip],
-        "stopped": [str(lease) for lease in stopped],
+        "leases": [str(lease) for lease in leases],
     }
     rows = tx.execute(_DEAD, given)
     return [(row.chat_id, row.lease_id) for row in rows]
@@ -263,7 +267,8 @@ def dead_leases(
 ) -> list[tuple[UUID, UUID, int]]:
     """Chats, leases and history versions of dead owners, those that are to stop first. No lock."""
     rows = _at_once(engine, _DEAD_LEASES, dead_after=dead_after, limit=limit)
-    return [(row.chat_id, row.lease_id, row.history_version) for row in rows]
+    ordered = sorted(rows, key=lambda row: row.status != Status.INTERRUPTING)
+    return [(row.chat_id, row.lease_id, row.history_version) for row in ordered]
 
 
 def by_step(engine: Engine, step_ids: Sequence[UUID]) -> list[Step]:
@@ -279,6 +284,12 @@ def by_turn(engine: Engine, turn_ids: Sequence[UUID]) -> list[tuple[UUID, UUID, 
     """
     rows = _at_once(engine, _BY_TURN, ids=[str(turn_id) for turn_id in turn_ids])
     return [(row.chat_id, row.turn_id, row.queued_id) for row in rows]
+
+
+def is_suspect(engine: Engine, chat_id: UUID) -> bool:
+    """Whether a chat waits that has taken workers down. Index: chats_pkey. No lock."""
+    found = _at_once(engine, _IS_SUSPECT, chat_id=chat_id, suspect_at=SUSPECT_AT)
+    return bool(found[0][0])
 
 
 def announced(engine: Engine, turn_ids: Sequence[UUID]) -> None:

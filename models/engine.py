@@ -49,7 +49,9 @@ def make_engine(url: str, *, prepare: bool = True, **options: Any) -> Engine:
         "keepalives_count": 3,
         "tcp_user_timeout": 10_000,
     } | options.pop("connect_args", {})
-    options = {"json_serializer": as_json, "connect_args": connect} | options
+    # Errors are logged, and parameters hold what users said.
+    ours = {"json_serializer": as_json, "connect_args": connect, "hide_parameters": True}
+    options = ours | options
     single = {
         "isolation_level": "AUTOCOMMIT",
         "skip_autocommit_rollback": True,

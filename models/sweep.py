@@ -72,7 +72,7 @@ def sweep(  # noqa: PLR0913  # all but one are named
         found = claims.dead_owners(
             tx,
             dead_after=dead_after,
-            stopped=saved,
+            leases=saved,
             spare=spare,
             limit=batch,
             skip=swept.failed,

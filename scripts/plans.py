@@ -7,6 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
+from models.engine import autocommit
+
 BIG_TABLES = frozenset(
     {"chats", "turns", "messages", "queued_messages", "tool_calls", "idempotency_keys"}
 )
@@ -40,20 +42,24 @@ def watch(engine: Engine) -> Iterator[list[Caught]]:
             given = parameters[0] if executemany else parameters
             caught.extend(Caught(each, given) for each in statement.split(";") if each.strip())
 
-    event.listen(engine, "before_cursor_execute", catch)
+    both = (engine, autocommit(engine))
+    for each in both:
+        event.listen(each, "before_cursor_execute", catch)
     try:
         yield caught
     finally:
-        event.remove(engine, "before_cursor_execute", catch)
+        for each in both:
+            event.remove(each, "before_cursor_execute", catch)
 
 
 def explain(engine: Engine, statement: Caught) -> dict[str, Any]:
     """Postgres' plan for a statement, which is not run; a prepared one's for any parameters."""
-    with engine.connect() as connection:
-        connection.exec_driver_sql("SET LOCAL plan_cache_mode = force_generic_plan")
+    with autocommit(engine).connect() as connection:  # where it was prepared, if it was
+        connection.exec_driver_sql("SET plan_cache_mode = force_generic_plan")
         row = connection.exec_driver_sql(
             f"EXPLAIN (FORMAT JSON) {statement.sql}", statement.parameters
         ).one()
+        connection.exec_driver_sql("RESET plan_cache_mode")
     plan: dict[str, Any] = row[0][0]["Plan"]
     return plan
 

@@ -70,7 +70,7 @@ if command -v uv >/dev/null 2>&1; then
         fail "uv could not make a virtual environment."
     echo "$root" >"$home"
     export VIRTUAL_ENV="$venv"
-    uv pip sync --quiet --require-hashes "$lock" || fail "$offline"
+    uv pip sync --quiet --compile-bytecode --require-hashes "$lock" || fail "$offline"
     [ -n "$other" ] ||
         uv pip install --quiet --no-deps --no-build-isolation --editable . || fail "$offline"
 else

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import redis
 from celery import states
+from celery.exceptions import Reject
 from kombu.exceptions import EncodeError
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -60,10 +61,14 @@ def task_answered(  # noqa: PLR0913  # whose answer it is
 ) -> None:
     """Take what another app's task returned; of one that failed, only the id comes."""
     del self
-    runtime = current()
     call = Send(UUID(chat_id), call_id, "", external_id, {}, again=False)
     state, result = _failure(external_id) if failed else (states.SUCCESS, value)
-    _answer(runtime, call, state, result)
+    try:
+        _answer(current(), call, state, result)
+    except SQLAlchemyError as error:
+        if not is_transient(error):
+            raise
+        raise Reject(error, requeue=True) from None  # it is the only copy of the answer
 
 
 def look_for_answers(runtime: Runtime) -> None:

@@ -32,7 +32,7 @@ def claiming(
     later: another process may be free for it.
     """
     claim = take_claim(step_id) or _claim(runtime, chat_id, step_id, suspects=False)
-    if claim is not None:
+    if claim is not None or not _is_suspect(runtime, chat_id):
         yield claim
     elif runtime.suspects.acquire(blocking=False):
         try:
@@ -60,8 +60,9 @@ def _pass_on(runtime: Runtime, chat_id: UUID) -> None:
 
 def pass_on_all(runtime: Runtime) -> None:
     """Have others take what this process has left: it is shutting down."""
-    for chat_id in [*runtime.left]:
-        _pass_on(runtime, chat_id)
+    with suppress(KeyError):
+        while True:
+            dispatch(runtime.left.popitem(last=False)[1])
 
 
 def _let_go(runtime: Runtime) -> None:
@@ -69,6 +70,11 @@ def _let_go(runtime: Runtime) -> None:
     with suppress(KeyError):
         _, waiting = runtime.left.popitem(last=False)
         dispatch(waiting)
+
+
+@retrying
+def _is_suspect(runtime: Runtime, chat_id: UUID) -> bool:
+    return claims.is_suspect(runtime.engine, chat_id)
 
 
 @retrying

@@ -59,6 +59,8 @@ def front_door(name: str, takes: type[R]) -> Callable[[Act[R]], Any]:
             request = requests.check(takes, arguments)
             if not isinstance(request, requests.Command):
                 return _run(lambda tx: act(tx, request))
+            if (task.request.delivery_info or {}).get("redelivered"):
+                _refuse_again(task.request.id)
             key = request.key or _key_of(task.request.id)
             once = partial(_once, key=key, verb=name, ask=request, act=act)
             try:
@@ -104,6 +106,20 @@ def _once(tx: Session, *, key: str, verb: str, ask: Any, act: Act[Any]) -> tuple
     # Without defaults: they may differ between releases that run side by side.
     said = ask.model_dump(mode="json", exclude={"key"}, exclude_defaults=True)
     return keys.once(tx, owner, key, {"verb": verb, **said}, lambda: act(tx, ask))
+
+
+def _refuse_again(task_id: str | None) -> None:
+    """Refuse a command that was refused: its caller may have read that, and sent another.
+
+    Keys remember what was done (`keys.py`), the result backend what was answered.
+    """
+    try:
+        first = app.backend.get_task_meta(task_id)["result"]
+    except Exception as error:  # noqa: BLE001  # nobody can have read it: it is judged anew
+        log.info("The first answer to a command is not known: %s", error)
+        return
+    if isinstance(first, Rejected):
+        raise first
 
 
 def _key_of(task_id: str | None) -> str:

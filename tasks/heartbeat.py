@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -24,14 +23,15 @@ from rejoinder.core.errors import Stale
 from rejoinder.core.limits import SWEEP_OVERDUE
 from rejoinder.core.state import Status
 from tasks import stopping
-from tasks.db_retry import retrying
+from tasks.db_retry import is_transient, retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from uuid import UUID
 
     from sqlalchemy import Engine
 
+    from rejoinder.core.effects import Effects
     from rejoinder.core.settings import Settings
     from tasks.runtime import Runtime
 
@@ -119,13 +119,14 @@ class Heartbeat:
         if regular:
             runtime.histories.expire()
             self._hand_back_orphans(held)
-            self._sweep_if_nobody_does()
         for step in known:
             lease = held.get(step.lease_id)
             if lease is None:
                 step.cancellation.cancel(Cause.LEASE_LOST)
             elif lease.status is Status.INTERRUPTING:
                 step.cancellation.cancel(Cause.INTERRUPT)
+        if regular:
+            self._sweep_if_nobody_does()
 
     def _sweep_if_nobody_does(self) -> None:
         """Sweep if beat, or whoever takes its messages, is gone; by another thread."""
@@ -137,7 +138,8 @@ class Heartbeat:
             seconds = SWEEP_OVERDUE.total_seconds()
             log.warning("No sweep for %g seconds: is beat running? This worker sweeps", seconds)
             self._sweeps = True
-        stopping.this.errand(partial(sweep_once, self._runtime))
+        sweep = partial(sweep_once, self._runtime)
+        threading.Thread(target=_logged, args=(sweep,), name="sweep", daemon=True).start()
 
     def _hand_back_orphans(self, held: Mapping[UUID, claims.Lease]) -> None:
         """Release chats that are leased to this process but that no step of it works on.
@@ -162,14 +164,34 @@ class Heartbeat:
 
         runtime = self._runtime
         fence = Fence(lease.chat_id, lease.lease_id, lease.history_version)
-        produced = runtime.unwritten.get(lease.lease_id)
-        if produced is None:
-            produced = {"partial": rebuild(runtime, lease.chat_id, lease.history_version)}
-        with suppress(Stale):
-            with transaction(runtime.engine) as tx:
-                effects = machine.release(tx, fence, counted=True, **produced)
+        unwritten = runtime.unwritten.get(lease.lease_id)
+        if unwritten is None:
+            unwritten = fence, {"partial": rebuild(runtime, lease.chat_id, lease.history_version)}
+        # Under the fence of the step itself: some of it may have been written after all.
+        effects = self._released(*unwritten) or self._released(fence, {})
+        if effects is not None:
             publish(runtime, effects)
         runtime.unwritten.pop(lease.lease_id, None)
+
+    def _released(self, fence: Fence, produced: Mapping[str, Any]) -> Effects | None:
+        """Release a chat; None if it is no longer this one's, or if that can never be stored."""
+        try:
+            with transaction(self._runtime.engine) as tx:
+                return machine.release(tx, fence, counted=True, **produced)
+        except Stale:
+            return None
+        except SQLAlchemyError as error:
+            if is_transient(error):
+                raise
+            log.exception("Chat %s: what it produced cannot be stored", fence.chat_id)
+            return None
+
+
+def _logged(act: Callable[[], object]) -> None:
+    try:
+        act()
+    except Exception:
+        log.exception("A sweep failed; the next one goes on")
 
 
 def _own_engine(settings: Settings) -> Engine:

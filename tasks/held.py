@@ -187,25 +187,34 @@ class Held:
             yield
 
     def finish_interrupt(self) -> None:
-        """Save what was produced, and give way."""
-        self.write(
-            machine.finish_interrupt,
-            partial=self.partial,
-            results=self.results,
-            untouched=self.untouched,
-        )
+        """Save what was produced, and give way; if it cannot be stored, without it."""
+        produced = {"partial": self.partial, **self._of_tools}
+        if not self._stored(machine.finish_interrupt, **produced):
+            self.write(machine.finish_interrupt)
 
     def fail(self, failure: Failure) -> None:
         """End the chat in `error`; if what was produced cannot be stored, without it."""
+        if not self._stored(machine.fail, failure, **self._of_tools):
+            self.give_up(failure)
+
+    @property
+    def _of_tools(self) -> dict[str, Any]:
+        return {"results": [*self.results], "untouched": self.untouched}
+
+    def _stored(
+        self, transition: Callable[..., Effects], *args: object, **produced: object
+    ) -> bool:
+        """Write it; False if this can never be stored."""
         try:
-            self.write(machine.fail, failure, results=self.results, untouched=self.untouched)
+            self.write(transition, *args, **produced)
         except (Stale, StopRequested):
             raise
         except Exception as error:
             if is_transient(error):
                 raise
             log.exception("Chat %s: what it produced cannot be stored", self.chat_id)
-            self.give_up(failure)
+            return False
+        return True
 
     @retrying_in_step
     def give_up(self, failure: Failure) -> None:
@@ -216,12 +225,8 @@ class Held:
 
     def leave(self) -> None:
         """Have the heartbeat hand the chat back, with all there is, once the database is back."""
-        produced = {
-            "partial": self.partial,
-            "results": [*self.results],
-            "untouched": self.untouched,
-        }
-        self.runtime.unwritten.update({self.fence.lease_id: produced})
+        produced = {"partial": self.partial, **self._of_tools}
+        self.runtime.unwritten.update({self.fence.lease_id: (self.fence, produced)})
 
     def tell(self, kind: str, **data: object) -> None:
         """Tell the chat's readers something that is not durable."""

@@ -1,8 +1,8 @@
 """What a dead worker had written of an answer, put together from the live parts it had sent.
 
-Only for a chat that was to stop: its words are kept, as they are when the owner lives. Read from
-the newest event backwards, to the first part of that attempt; anything that shows that the parts
-were stored, or were of another attempt, ends the search.
+A stop keeps these words, as it keeps those of a worker that lives. Read from the newest event
+backwards, to the first part of that attempt; anything that shows that the parts were stored, or
+were of another attempt, ends the search.
 """
 
 import json

@@ -30,7 +30,7 @@ from uuid_utils.compat import uuid7
 from models.engine import make_engine
 from rejoinder import providers
 from rejoinder.core.cancellation import Cancellation
-from rejoinder.core.effects import Cause, Dispatch
+from rejoinder.core.effects import Cause, Dispatch, Fence
 from rejoinder.core.settings import Settings
 from rejoinder.prices import Prices
 from rejoinder.streams import EventWriter
@@ -94,7 +94,7 @@ class Runtime:
         """Held by the one suspect chat that this process runs, or while it looks for one."""
         self.left: OrderedDict[UUID, Dispatch] = OrderedDict()
         """Chats that were left meanwhile, because they may be suspect, too."""
-        self.unwritten: dict[UUID, Mapping[str, Any]] = {}
+        self.unwritten: dict[UUID, tuple[Fence, Mapping[str, Any]]] = {}
         """What steps could not write in time, by lease: it is handed back with the chat."""
         self.in_flight: dict[UUID, Running] = {}
         self._early: OrderedDict[UUID, Cause] = OrderedDict()
@@ -212,9 +212,9 @@ class Runtime:
     def _drain(self) -> None:
         from tasks.claiming import pass_on_all  # noqa: PLC0415  # it needs the runtime itself
 
-        pass_on_all(self)
-        self.background.cancel()
         after(self.settings.drain_seconds, self._cancel_in_the_end)
+        self.background.cancel()
+        stopping.this.errand(partial(pass_on_all, self))  # the broker may keep it waiting
 
 
 _current: Runtime | None = None

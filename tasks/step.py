@@ -87,16 +87,9 @@ def work(held: Held) -> None:
     """Take the step; whatever comes of it, leave the chat in the right status."""
     try:
         try:
-            _work(held)
-        except (Stale, StopRequested):
-            raise
-        except Exception as error:
-            if is_transient(error):
-                raise
-            log.exception("Chat %s: the step failed", held.chat_id)
-            held.fail(BROKEN)
-    except StopRequested:
-        held.finish_interrupt()
+            _work_or_fail(held)
+        except StopRequested:
+            held.finish_interrupt()
     except Stale:
         log.info("Chat %s: the lease is gone; leaving", held.chat_id)
     except SQLAlchemyError as error:
@@ -104,6 +97,18 @@ def work(held: Held) -> None:
             raise
         held.leave()
         log.warning("Chat %s: the database cannot store it now; leaving: %s", held.chat_id, error)
+
+
+def _work_or_fail(held: Held) -> None:
+    try:
+        _work(held)
+    except (Stale, StopRequested):
+        raise
+    except Exception as error:
+        if is_transient(error):
+            raise
+        log.exception("Chat %s: the step failed", held.chat_id)
+        held.fail(BROKEN)
 
 
 def _work(held: Held) -> None:

@@ -44,10 +44,9 @@ OF_STEPS: tuple[Mutant, ...] = (
     Mutant(
         "a stop drops what tools had finished",
         "tasks/held.py",
-        """            partial=self.partial,
-            results=self.results,
+        """        return {"results": [*self.results], "untouched": self.untouched}
 """,
-        """            partial=self.partial,
+        """        return {"untouched": self.untouched}
 """,
         ENDS,
         "a_stop",
@@ -55,10 +54,9 @@ OF_STEPS: tuple[Mutant, ...] = (
     Mutant(
         "a stop takes what never began for begun",
         "tasks/held.py",
-        """            results=self.results,
-            untouched=self.untouched,
+        """        return {"results": [*self.results], "untouched": self.untouched}
 """,
-        """            results=self.results,
+        """        return {"results": [*self.results]}
 """,
         ENDS,
         "a_stop",
@@ -124,11 +122,11 @@ OF_STEPS: tuple[Mutant, ...] = (
     Mutant(
         "a stop that nobody heard of is none",
         "tasks/step.py",
-        """    except StopRequested:
-        held.finish_interrupt()
+        """        except StopRequested:
+            held.finish_interrupt()
 """,
-        """    except StopRequested:
-        held.left = True
+        """        except StopRequested:
+            held.left = True
 """,
         ENDS,
         "nobody_heard",
@@ -168,8 +166,8 @@ OF_STEPS: tuple[Mutant, ...] = (
     Mutant(
         "a bug leaves its chat running",
         "tasks/step.py",
-        "            held.fail(BROKEN)\n",
-        "            held.left = True\n",
+        "        held.fail(BROKEN)\n",
+        "        held.left = True\n",
         ANSWERS,
         "a_bug",
     ),

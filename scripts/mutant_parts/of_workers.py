@@ -269,8 +269,8 @@ OF_WORKERS: tuple[Mutant, ...] = (
     Mutant(
         "the leaving keep the suspects that they left",
         "tasks/runtime.py",
-        "        pass_on_all(self)\n",
-        "",
+        "partial(pass_on_all, self)",
+        "partial(print, self)",
         SUSPECTS,
     ),
     Mutant(
@@ -283,8 +283,8 @@ OF_WORKERS: tuple[Mutant, ...] = (
     Mutant(
         "without beat nobody sweeps",
         "tasks/heartbeat.py",
-        "        stopping.this.errand(partial(sweep_once, self._runtime))\n",
-        "",
+        "sweep = partial(sweep_once, self._runtime)",
+        "sweep = partial(print, self._runtime)",
         HEARTBEAT,
     ),
 )

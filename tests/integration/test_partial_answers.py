@@ -186,3 +186,21 @@ def test_rebuilding_takes_a_bounded_time(world: World, monkeypatch: pytest.Monke
     monkeypatch.setattr("models.sweep.REBUILD_SECONDS", 0.0)
     chat = swept(world)
     assert (world.row(chat.id)["status"], world.row(chat.id)["partial"]) == ("pending", None)
+
+
+def test_who_dies_while_the_words_of_others_are_rebuilt_is_the_next_sweeps(world: World) -> None:
+    """Else the words of that chat would not have been looked for."""
+    first, second = world.worker("first"), world.worker("second")
+    chats = {name: world.new() for name in ("first", "second")}
+    for name, worker_id in (("first", first), ("second", second)):
+        world.claim(chats[name].id, worker_id)
+    silence(world, first)
+
+    def rebuild(*_: object) -> NewMessage:
+        silence(world, second)
+        return HALF
+
+    for expected in ("running", "pending"):
+        sweep(world.engine, dead_after=DEAD_AFTER, rebuild=rebuild)
+        assert world.row(chats["second"].id)["status"] == expected
+    assert all(world.row(chat.id)["partial"] for chat in chats.values())

@@ -12,10 +12,10 @@ from celery.exceptions import Reject
 from sqlalchemy import text
 
 from models import claims, machine
-from rejoinder.core.errors import Unavailable
+from rejoinder.core.errors import Rejected, Unavailable
 from rejoinder.core.settings import Settings
 from rejoinder.core.state import Status
-from tasks import db_retry, dispatch, front_door, stopping
+from tasks import app, callbacks, db_retry, dispatch, front_door, stopping
 from tasks import runtime as runtimes
 from tasks.runtime import Runtime
 from tasks.step import take
@@ -223,3 +223,56 @@ def test_a_command_whose_caller_ignores_results_goes_back_to_the_broker(
     finally:
         task.pop_request()
     assert given_back.value.requeue
+
+
+def test_an_answer_that_cannot_be_stored_goes_back_to_the_broker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(db_retry, "SECONDS", 0.3)
+    subject = world.chat(Status.SLEEPING)
+    breaking(world, "chats", "57014")
+    (call,) = world.read("SELECT call_id, external_id FROM rejoinder.tool_calls")
+    with pytest.raises(Reject) as given_back:
+        callbacks.task_answered.run(42, chat_id=str(subject.id), **call)
+    assert given_back.value.requeue
+
+
+@pytest.mark.parametrize(("state", "times"), [("57014", 1000), ("22003", 1)])
+def test_a_stop_whose_last_write_fails_ends_and_keeps_what_can_be_kept(
+    runtime: Runtime, world: World, state: str, times: int
+) -> None:
+    subject = chat(world, ADDS, DONE)
+    real = machine.commit
+
+    def stopped_meanwhile(*args: Any, **options: Any) -> Any:
+        if world.row(subject.id)["status"] == "running":
+            world.do(machine.interrupt, subject.id)
+            breaking(world, "messages", state, "NEW.role = 'tool'", times=times)
+        return real(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "commit", stopped_meanwhile)
+        run(runtime, subject)
+    mended(world, "messages")
+    runtime.heartbeat.beat_once()
+    assert world.row(subject.id)["status"] == "waiting"
+    if state == "57014":
+        (call,) = world.read("SELECT state, settled FROM rejoinder.tool_calls")
+        assert call == {"state": "finished", "settled": True}, "the tool had finished"
+    assert_invariants(world.engine)
+
+
+def test_a_refused_command_that_is_delivered_again_is_refused_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = world.chat(Status.WAITING)
+    first = {"result": Rejected("The chat is busy", "wait")}
+    monkeypatch.setattr(app.backend, "get_task_meta", lambda _: first)
+    task = front_door.send_message
+    task.push_request(id=str(uuid4()), delivery_info={"redelivered": True})
+    try:
+        with pytest.raises(Rejected, match="busy"):
+            task.run(chat_id=str(subject.id), content="Hello?")
+    finally:
+        task.pop_request()
+    assert world.row(subject.id)["status"] == "waiting"

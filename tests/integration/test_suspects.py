@@ -88,8 +88,9 @@ def test_a_process_that_shuts_down_hands_on_what_it_left(
     first, second = suspect(world), suspect(world)
     with claiming.claiming(runtime, first.id, uuid4(), uuid4()):
         assert not claim(runtime, second)
+        stopping.this.start()
         runtime._drain()
-        assert sent == [second.id]
+        wait_until(lambda: sent == [second.id])
 
 
 def test_the_gaps_of_a_suspect_do_not_grow(world: World) -> None:
@@ -109,3 +110,14 @@ def test_one_good_step_clears_a_chat(runtime: Runtime, world: World) -> None:
     assert world.row(subject.id)["crashes"] == 0
     with runtime.suspects:
         assert claim(runtime, subject), "as any other"
+
+
+def test_a_message_for_a_chat_that_is_no_suspect_is_not_repeated(
+    runtime: Runtime, world: World
+) -> None:
+    busy = world.new()
+    world.claim(busy.id)
+    with claiming.claiming(runtime, suspect(world).id, uuid4(), uuid4()) as got:
+        assert got is not None
+        assert not claim(runtime, busy)
+        assert busy.id not in runtime.left
