@@ -196,7 +196,7 @@ def test_a_worker_outlives_the_loss_of_its_connections_though_it_holds_a_message
 
 
 def _held(on: Play) -> int:
-    return on.redis.hlen("unacked")
+    return on.redis.hlen("rejoinder.unacked")
 
 
 def _listeners(on: Play) -> int:
