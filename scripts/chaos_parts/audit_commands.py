@@ -2,7 +2,8 @@
 
 What the broker took and then lost with all of its own memory (`FLUSHALL`, a restart without a
 disk) is its loss, not ours: only the messages that were still in it at that moment are excused, by
-their ids, and they are counted in the report.
+their ids. So is what a killed worker had taken from Redis without having begun: kombu notes that in
+a second command. Both are counted in the report.
 """
 
 from collections import defaultdict

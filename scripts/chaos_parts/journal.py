@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from scripts.chaos_parts.plan import Plan
 
@@ -113,6 +114,12 @@ class Fault:
     """The processes that were hit."""
 
 
+KILLS = frozenset(
+    f"SIGKILL of {whom}" for whom in ("a worker", "the control worker", "a prefork parent")
+)
+GAP_SECONDS = 1.0
+
+
 @dataclass(frozen=True)
 class Outage:
     """A time in which a server was away, or all connections to it were cut."""
@@ -137,6 +144,8 @@ class Journal:
     """When everything in Valkey was lost."""
     skipped: list[str] = field(default_factory=list)
     """Faults that found no victim."""
+    logs: Path | None = None
+    """Where the workers' logs are."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def message(self, asked: Asked) -> None:
@@ -195,8 +204,24 @@ class Journal:
                 or (each.asked_at <= wipe.ended and wipe.began <= each.answered_at)
                 for wipe in wipes
             )
+            or self.fell_into_the_gap(each)
             for each in given
         )
+
+    def fell_into_the_gap(self, command: Command) -> bool:
+        """Whether a worker was killed that may have taken it from Redis, and not noted it yet.
+
+        kombu does these in two commands, so what is in a killed worker's socket is lost. A worker
+        that has begun with a message has logged that; such a command is never excused.
+        """
+        killed = any(
+            kind in KILLS and 0 <= at - command.answered_at <= GAP_SECONDS
+            for kind, at in ((fault.kind, fault.at) for fault in [*self.faults])
+        )
+        if not killed or self.logs is None:
+            return False
+        words = f"[{command.task_id}] received"
+        return not any(words in log.read_text(errors="replace") for log in self.logs.glob("*.log"))
 
     def skip(self, kind: str) -> None:
         """Note a fault that did not take place."""

@@ -75,7 +75,7 @@ class Run:
         """Keep everything that is written in this folder."""
         self.options = options
         self.folder = folder
-        self.journal = Journal()
+        self.journal = Journal(logs=folder)
         self.signals = signals
         for name in (LEDGER, MODEL_LOG):  # of an earlier run in the same folder
             (folder / name).unlink(missing_ok=True)
