@@ -11,10 +11,10 @@ from typing import ParamSpec, TypeVar
 
 from tenacity import RetryCallState, retry, retry_if_exception, wait_exponential_jitter
 
-from models.db_errors import is_disconnect, is_transient
+from models.db_errors import is_transient
 from tasks import stopping
 
-__all__ = ["SECONDS_WHEN_GOING", "is_disconnect", "is_transient", "retrying", "retrying_in_step"]
+__all__ = ["is_transient", "retrying", "retrying_in_step"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
